@@ -1,0 +1,1 @@
+"""FLOPs, bytes and time of a plan."""

@@ -1,0 +1,1 @@
+"""EMUs, the plans that they realise, and the four primitives over them."""

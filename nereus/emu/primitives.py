@@ -1,0 +1,188 @@
+"""Split, Merge, Extend and Destroy, as values with pre- and post-conditions (paper, section 5.2).
+
+    Split(EMU, T_sub) -> {EMU_1 .. EMU_k}     same endpoints, k independent replicas of a smaller layout
+    Merge({EMU_1 .. EMU_k}, T) -> EMU'        same endpoints, one unit of a larger layout
+    Extend(EMU, R') -> {EMU, EMU'}            a replica on new endpoints; DP grows by one
+    Destroy(EMU) -> {}                        a redundant replica goes; DP shrinks by one
+
+A primitive says which units it reads, makes and ends. How the shards travel is compiled elsewhere (transition room).
+Applying one to a collection checks its precondition, so that no sequence of primitives can lose the last copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nereus.emu.unit import Emu
+from nereus.errors import PreconditionError
+from nereus.layout.catalog import EndpointId, UnitId
+from nereus.layout.layout import Layout
+
+Collection = frozenset[Emu]
+NewUnit = Callable[[], UnitId]
+"""Names the next unit of the model-stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One unit becomes k replicas of `parts[0].layout` on the same endpoints."""
+
+    source: Emu
+    parts: tuple[Emu, ...]
+
+    @classmethod
+    def of(cls, source: Emu, sub: Layout, new_unit: NewUnit) -> Split:
+        """Split `source` into units of layout `sub`; rank r of part (b, a) sits where it already holds most of its shard."""
+        if not sub.divides(source.layout) or sub == source.layout:
+            raise PreconditionError(f"Split: {source.unit} with {source.layout} cannot be split into {sub}")
+        slots = sub_slots(source.endpoints, source.layout, sub)
+        return cls(source, tuple(Emu(new_unit(), sub, endpoints) for endpoints in slots))
+
+    @property
+    def stage(self) -> str:
+        return self.source.stage
+
+    @property
+    def reads(self) -> tuple[Emu, ...]:
+        return (self.source,)
+
+    @property
+    def makes(self) -> tuple[Emu, ...]:
+        return self.parts
+
+    @property
+    def ends(self) -> tuple[Emu, ...]:
+        return (self.source,)
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """k replicas become one unit of a larger layout on the same endpoints."""
+
+    parts: tuple[Emu, ...]
+    result: Emu
+
+    @classmethod
+    def of(cls, parts: tuple[Emu, ...], layout: Layout, new_unit: NewUnit) -> Merge:
+        """Merge `parts`, replicas of one stage and layout, in the order of their slots in `layout`."""
+        sub = parts[0].layout
+        if any(part.layout != sub or part.stage != parts[0].stage for part in parts):
+            raise PreconditionError("Merge: the parts must be replicas of one model-stage with one layout")
+        if not sub.divides(layout) or len(parts) * sub.size != layout.size or sub == layout:
+            raise PreconditionError(f"Merge: {len(parts)} units of {sub} do not make one of {layout}")
+        if len({e for part in parts for e in part.endpoints}) != layout.size:
+            raise PreconditionError("Merge: the parts must be on disjoint endpoints")
+        return cls(parts, Emu(new_unit(), layout, joined_slots([p.endpoints for p in parts], layout, sub)))
+
+    @property
+    def stage(self) -> str:
+        return self.result.stage
+
+    @property
+    def reads(self) -> tuple[Emu, ...]:
+        return self.parts
+
+    @property
+    def makes(self) -> tuple[Emu, ...]:
+        return (self.result,)
+
+    @property
+    def ends(self) -> tuple[Emu, ...]:
+        return self.parts
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """A replica of `source` on new endpoints; `source` stays."""
+
+    source: Emu
+    replica: Emu
+
+    @classmethod
+    def of(cls, source: Emu, endpoints: tuple[EndpointId, ...], new_unit: NewUnit) -> Extend:
+        """Replicate `source` onto `endpoints`, rank by rank."""
+        if set(endpoints) & set(source.endpoints):
+            raise PreconditionError(f"Extend: {source.unit} already lives on some of {endpoints}")
+        return cls(source, Emu(new_unit(), source.layout, endpoints))
+
+    @property
+    def stage(self) -> str:
+        return self.source.stage
+
+    @property
+    def reads(self) -> tuple[Emu, ...]:
+        return (self.source,)
+
+    @property
+    def makes(self) -> tuple[Emu, ...]:
+        return (self.replica,)
+
+    @property
+    def ends(self) -> tuple[Emu, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Destroy:
+    """A redundant replica ends; another one of the same model-stage must stay."""
+
+    target: Emu
+
+    @property
+    def stage(self) -> str:
+        return self.target.stage
+
+    @property
+    def reads(self) -> tuple[Emu, ...]:
+        return ()
+
+    @property
+    def makes(self) -> tuple[Emu, ...]:
+        return ()
+
+    @property
+    def ends(self) -> tuple[Emu, ...]:
+        return (self.target,)
+
+
+Primitive = Split | Merge | Extend | Destroy
+
+
+def apply(collection: Collection, primitive: Primitive) -> Collection:
+    """The collection after a primitive. Raises PreconditionError where the primitive is not defined."""
+    name = type(primitive).__name__
+    absent = [emu for emu in (*primitive.reads, *primitive.ends) if emu not in collection]
+    if absent:
+        raise PreconditionError(f"{name}: {absent[0].unit} is not in the collection")
+    after = (collection - frozenset(primitive.ends)) | frozenset(primitive.makes)
+    for ended in primitive.ends:
+        if not any(emu.stage == ended.stage for emu in after):
+            raise PreconditionError(f"{name}: {ended.unit} holds the last copy of {ended.stage}")
+    return after
+
+
+def sub_slots(endpoints: tuple[EndpointId, ...], layout: Layout, sub: Layout) -> tuple[tuple[EndpointId, ...], ...]:
+    """The endpoints of each part when a unit of `layout` is split into `sub`, in slot order (pp slowest, tp fastest).
+
+    Rank (p', t') of part (b, a) is rank (p' * kp + b, t' * kt + a) of the whole: its old shard lies inside its new one,
+    so a split gathers only what is missing, and a merge of these parts moves nothing.
+    """
+    kp, kt = layout.pp // sub.pp, layout.tp // sub.tp
+    positions = [sub.coordinate(rank) for rank in range(sub.size)]
+    return tuple(
+        tuple(endpoints[layout.rank(pp=at.pp * kp + b, tp=at.tp * kt + a)] for at in positions)
+        for b in range(kp)
+        for a in range(kt)
+    )
+
+
+def joined_slots(parts: list[tuple[EndpointId, ...]], layout: Layout, sub: Layout) -> tuple[EndpointId, ...]:
+    """The endpoints of the whole, in rank order, from its parts in slot order: the inverse of `sub_slots`."""
+    kp, kt = layout.pp // sub.pp, layout.tp // sub.tp
+    whole: list[EndpointId] = []
+    for rank in range(layout.size):
+        at = layout.coordinate(rank)
+        part = parts[(at.pp % kp) * kt + at.tp % kt]
+        whole.append(part[sub.rank(pp=at.pp // kp, tp=at.tp // kt)])
+    return tuple(whole)

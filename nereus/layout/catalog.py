@@ -1,0 +1,86 @@
+"""Where shards are: sites (an endpoint's part of one unit) and the boxes that they hold.
+
+    Catalog:  tensor -> [(site, box), ...]        site = (endpoint, unit)
+
+Catalogs name endpoints, not devices: in a framework an old and a new worker can share a device for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nereus.layout.box import Box
+from nereus.layout.layout import Layout
+from nereus.layout.tensors import CanonicalTensor, TensorRef
+
+EndpointId = str
+"""A process that holds shards. Natively `d<device>.<incarnation>`: a restarted worker is another endpoint."""
+
+
+class UnitId(NamedTuple):
+    """The name of one EMU, for ever: it is never reused, so it also fences stale calls."""
+
+    stage: str
+    index: int
+    birth_epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}/{self.index}@{self.birth_epoch}"
+
+
+class Site(NamedTuple):
+    """One endpoint's part of one unit."""
+
+    endpoint: EndpointId
+    unit: UnitId
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """The logical state of a model-stage: its canonical tensors, and the depth that pipeline parallelism cuts."""
+
+    tensors: tuple[CanonicalTensor, ...]
+    num_layers: int
+
+    def tensor(self, ref: TensorRef) -> CanonicalTensor:
+        for tensor in self.tensors:
+            if tensor.ref == ref:
+                return tensor
+        raise KeyError(str(ref))
+
+    def shards(self, layout: Layout, rank: int) -> dict[CanonicalTensor, tuple[Box, ...]]:
+        """What `rank` of an EMU holds; tensors of which it holds nothing are left out."""
+        held = ((tensor, tensor.boxes(layout, rank, self.num_layers)) for tensor in self.tensors)
+        return {tensor: boxes for tensor, boxes in held if boxes}
+
+    def shard_bytes(self, layout: Layout, rank: int) -> int:
+        """Bytes of logical state that `rank` of an EMU holds."""
+        return sum(
+            tensor.item_bytes * sum(box.volume for box in boxes) for tensor, boxes in self.shards(layout, rank).items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Which site holds which boxes of which tensor, in a fixed order."""
+
+    holdings: Mapping[CanonicalTensor, tuple[tuple[Site, Box], ...]]
+
+    @classmethod
+    def of(cls, state: StateSpec, units: Iterable[tuple[UnitId, Layout, tuple[EndpointId, ...]]]) -> Catalog:
+        """The catalog of complete units: (unit, layout, endpoints in rank order)."""
+        holdings: dict[CanonicalTensor, list[tuple[Site, Box]]] = {tensor: [] for tensor in state.tensors}
+        for unit, layout, endpoints in units:
+            for rank, endpoint in enumerate(endpoints):
+                for tensor, boxes in state.shards(layout, rank).items():
+                    holdings[tensor].extend((Site(endpoint, unit), box) for box in boxes)
+        return cls({tensor: tuple(held) for tensor, held in holdings.items()})
+
+    def at(self, endpoints: Iterable[EndpointId]) -> Catalog:
+        """The part of the catalog that these endpoints hold."""
+        chosen = frozenset(endpoints)
+        return Catalog(
+            {tensor: tuple(h for h in held if h[0].endpoint in chosen) for tensor, held in self.holdings.items()}
+        )

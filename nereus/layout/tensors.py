@@ -1,0 +1,156 @@
+"""Canonical tensors: what a model's state is, apart from how it is sharded.
+
+Each tensor has its true global shape (a vocabulary is never padded), a place in the pipeline, and a rule for tensor
+parallelism: an axis that is cut, as consecutive segments that are cut each on its own. So a fused gate/up or q/k/v
+tensor is one tensor with two or three segments, and GQA heads are a segment whose grain is the head dimension.
+Padding is not state; an empty shard is legal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import prod
+from typing import NamedTuple
+
+from nereus.errors import LayoutError, TensorRuleError
+from nereus.layout.box import Box
+from nereus.layout.layout import Layout
+
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
+"""Bytes of one element, by dtype name. A dtype that is missing here cannot be moved, and is refused by name."""
+
+
+class Kind(StrEnum):
+    """What a tensor is in the logical state of an EMU."""
+
+    PARAMETER = "parameter"
+    MASTER = "master"
+    EXP_AVG = "exp_avg"
+    EXP_AVG_SQ = "exp_avg_sq"
+    SCALAR = "scalar"
+
+
+class Place(StrEnum):
+    """On which pipeline ranks of an EMU a tensor lives."""
+
+    LAYER = "layer"
+    """On the rank that computes its layer."""
+    FIRST = "first"
+    """On the first rank: token embeddings."""
+    LAST = "last"
+    """On the last rank: final norm and head."""
+    ENDS = "ends"
+    """On the first and the last rank: tied embeddings, one logical tensor with one moment set."""
+    EVERYWHERE = "everywhere"
+    """On every rank: counters, versions and position."""
+
+
+class TensorRef(NamedTuple):
+    """The name of one tensor of a model-stage's logical state."""
+
+    name: str
+    kind: Kind
+
+    def __str__(self) -> str:
+        return self.name if self.kind is Kind.PARAMETER else f"{self.name}:{self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of `length` elements along the cut axis, cut in multiples of `grain` elements (1, or a head's dimension)."""
+
+    length: int
+    grain: int = 1
+
+    def __post_init__(self) -> None:
+        if self.grain < 1 or self.length % self.grain:
+            raise TensorRuleError(f"a segment of {self.length} elements cannot be cut in grains of {self.grain}")
+
+    def span(self, parts: int, index: int) -> tuple[int, int]:
+        """The elements of part `index` of `parts`, relative to the segment.
+
+        With at least as many grains as parts the grains are shared out as evenly as possible; with fewer (kv heads
+        under a larger tp) neighbouring parts hold the same grain. The boundaries for a divisor of `parts` are a subset
+        of those for `parts`, so that layouts nest.
+        """
+        grains = self.length // self.grain
+        if grains >= parts:
+            low, high = index * grains // parts, (index + 1) * grains // parts
+        else:
+            low = index * grains // parts
+            high = low + 1 if grains else low
+        return low * self.grain, high * self.grain
+
+
+@dataclass(frozen=True, slots=True)
+class CanonicalTensor:
+    """One tensor of a model-stage's logical state, with its true global shape and its sharding rule."""
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: str
+    place: Place
+    layer: int | None = None
+    axis: int | None = None
+    """The axis that tensor parallelism cuts; None for a tensor that every TP rank holds whole."""
+    segments: tuple[Segment, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise TensorRuleError(f"tensor {self.name}: dtype {self.dtype} has no rule; known are {sorted(ITEM_BYTES)}")
+        if (self.place is Place.LAYER) != (self.layer is not None):
+            raise TensorRuleError(f"tensor {self.name}: place {self.place} and layer {self.layer} contradict each other")
+        if self.axis is not None and sum(s.length for s in self.segments) != self.shape[self.axis]:
+            raise TensorRuleError(f"tensor {self.name}: segments do not add up to axis {self.axis} of shape {self.shape}")
+
+    @property
+    def ref(self) -> TensorRef:
+        return TensorRef(self.name, self.kind)
+
+    @property
+    def num_elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    def as_kind(self, kind: Kind, dtype: str) -> CanonicalTensor:
+        """The same geometry as another kind of state: an Adam moment, a master copy."""
+        return replace(self, kind=kind, dtype=dtype)
+
+    def boxes(self, layout: Layout, rank: int, num_layers: int) -> tuple[Box, ...]:
+        """The boxes that `rank` of an EMU of this layout holds, one per segment, empty ones left out."""
+        if layout.fsdp > 1 or layout.ep > 1:
+            raise LayoutError(f"layout {layout}: the fsdp and ep axes are declared but not carried out yet; use 1")
+        at = layout.coordinate(rank)
+        if not self._on_pipeline_rank(layout.pp, at.pp, num_layers):
+            return ()
+        whole = Box.whole(self.shape)
+        if self.axis is None:
+            return (whole,) if whole.volume else ()
+        boxes, start = [], 0
+        for segment in self.segments:
+            low, high = segment.span(layout.tp, at.tp)
+            if low < high:
+                boxes.append(whole.along(self.axis, start + low, start + high))
+            start += segment.length
+        return tuple(boxes)
+
+    def _on_pipeline_rank(self, pp: int, pp_rank: int, num_layers: int) -> bool:
+        if self.place is Place.EVERYWHERE:
+            return True
+        if self.place is Place.LAYER:
+            assert self.layer is not None
+            return self.layer in pipeline_layers(num_layers, pp, pp_rank)
+        first, last = pp_rank == 0, pp_rank == pp - 1
+        return {Place.FIRST: first, Place.LAST: last, Place.ENDS: first or last}[self.place]
+
+
+def pipeline_layers(num_layers: int, pp: int, pp_rank: int) -> range:
+    """The layers of one pipeline rank: as even as possible, and nested for divisors of pp."""
+    if pp > num_layers:
+        raise LayoutError(f"pp: {pp} pipeline ranks for {num_layers} layers; pp must be at most the number of layers")
+    return range(pp_rank * num_layers // pp, (pp_rank + 1) * num_layers // pp)

@@ -1,0 +1,1 @@
+"""The native RL job: model, generation, training, data and the loop over them."""

@@ -1,0 +1,1 @@
+"""The ports between decisions and the world, and what carries a transition through them."""

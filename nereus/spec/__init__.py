@@ -1,0 +1,1 @@
+"""What a person declares. The only room that parses."""

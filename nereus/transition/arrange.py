@@ -1,0 +1,45 @@
+"""Which device of a target set takes which rank, so that as many units of T_sub as possible stay where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from nereus.emu.plan import DeviceId, StagePlan
+from nereus.emu.primitives import joined_slots, sub_slots
+from nereus.emu.unit import Emu
+from nereus.layout.catalog import EndpointId
+from nereus.layout.layout import Layout
+
+
+def arrange(
+    current: tuple[Emu, ...],
+    stage: str,
+    layout: Layout,
+    dp: int,
+    devices: Iterable[DeviceId],
+    device_of: Mapping[EndpointId, DeviceId],
+    node_of: Mapping[DeviceId, int],
+    micro_batch: int = 1,
+) -> StagePlan:
+    """A stage plan over exactly these devices whose slots coincide with the current units of T_sub where they can.
+
+    Units of T_sub whose devices all stay keep their place; the devices that are left over form new slots in order. Slots
+    are then joined node by node, so that a TP group that is made of several stays inside a node where it can.
+    """
+    sub = current[0].layout.common(layout)
+    free = sorted(devices)
+    slots: list[tuple[DeviceId, ...]] = []
+    for emu in current:
+        for slot in sub_slots(emu.endpoints, emu.layout, sub):
+            held = tuple(device_of[endpoint] for endpoint in slot)
+            if len(slots) < dp * layout.size // sub.size and set(held) <= set(free):
+                slots.append(held)
+                free = [device for device in free if device not in held]
+    slots.extend(tuple(free[i : i + sub.size]) for i in range(0, len(free), sub.size))
+    slots.sort(key=lambda slot: (node_of[slot[0]], slot))
+    per_unit = layout.size // sub.size
+    ordered: list[DeviceId] = []
+    for i in range(0, len(slots), per_unit):
+        names = [tuple(map(str, slot)) for slot in slots[i : i + per_unit]]
+        ordered.extend(int(device) for device in joined_slots(names, layout, sub))
+    return StagePlan(stage, layout, dp, tuple(ordered), micro_batch)
