@@ -1,6 +1,6 @@
 """Plans: which layout, DP degree and devices each model-stage has.
 
-    Plan S = {StagePlan pi_M}      StagePlan = <tp, pp, dp, R_M>      Phi(pi_M) = its EMUs
+Plan S = {StagePlan pi_M}      StagePlan = <tp, pp, dp, R_M>      Phi(pi_M) = its EMUs
 """
 
 from __future__ import annotations

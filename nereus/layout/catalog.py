@@ -19,7 +19,8 @@ EndpointId = str
 """A process that holds shards. Natively `d<device>.<incarnation>`: a restarted worker is another endpoint."""
 
 
-class UnitId(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class UnitId:
     """The name of one EMU, for ever: it is never reused, so it also fences stale calls."""
 
     stage: str
@@ -81,6 +82,4 @@ class Catalog:
     def at(self, endpoints: Iterable[EndpointId]) -> Catalog:
         """The part of the catalog that these endpoints hold."""
         chosen = frozenset(endpoints)
-        return Catalog(
-            {tensor: tuple(h for h in held if h[0].endpoint in chosen) for tensor, held in self.holdings.items()}
-        )
+        return Catalog({tensor: tuple(h for h in held if h[0].endpoint in chosen) for tensor, held in self.holdings.items()})

@@ -29,9 +29,7 @@ def dense_parameters(model: ModelShape, dtype: str) -> tuple[CanonicalTensor, ..
         return CanonicalTensor(name, Kind.PARAMETER, shape, dtype, place, axis=0 if segments else None, segments=segments)
 
     def of(layer: int, part: str, shape: tuple[int, ...], axis: int | None, *segments: Segment) -> CanonicalTensor:
-        return CanonicalTensor(
-            layer_name(layer, part), Kind.PARAMETER, shape, dtype, Place.LAYER, layer, axis, segments
-        )
+        return CanonicalTensor(layer_name(layer, part), Kind.PARAMETER, shape, dtype, Place.LAYER, layer, axis, segments)
 
     tensors = [at(Place.ENDS if model.tie_embeddings else Place.FIRST, EMBED, (model.vocab_size, hidden), *vocab)]
     for layer in range(model.num_layers):

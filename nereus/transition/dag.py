@@ -60,7 +60,8 @@ def _dispatch_order(dags: Mapping[str, LocalDag]) -> list[tuple[str, int]]:
     order: list[tuple[str, int]] = []
     while waiting:
         ready = [(s, i) for s, i in waiting if all((s, j) in done for j in dags[s].steps[i].after)]
-        chosen = min(ready, key=lambda key: (not isinstance(dags[key[0]].steps[key[1]].primitive, Destroy), waiting.index(key)))
+        releases = [(s, i) for s, i in ready if isinstance(dags[s].steps[i].primitive, Destroy)]
+        chosen = (releases or ready)[0]
         waiting.remove(chosen)
         done.add(chosen)
         order.append(chosen)

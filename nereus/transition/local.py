@@ -93,9 +93,7 @@ def local_dag(
     return dag
 
 
-def _split_all(
-    dag: LocalDag, current: tuple[Emu, ...], names: _UnitNames, needed: bool, target: StagePlan
-) -> list[Emu]:
+def _split_all(dag: LocalDag, current: tuple[Emu, ...], names: _UnitNames, needed: bool, target: StagePlan) -> list[Emu]:
     if not needed:
         return list(current)
     units: list[Emu] = []

@@ -1,9 +1,9 @@
 """Primitives to moves, moves to collectives (paper, section 6.1).
 
-    Split    position-wise AllGather in the smallest enclosing TP/PP group
-    Merge    local slices; what a target rank does not hold (uneven layouts) in pairs
-    Extend   one communicator per rank pair, each shard once, pairs concurrent
-    Destroy  nothing
+Split    position-wise AllGather in the smallest enclosing TP/PP group
+Merge    local slices; what a target rank does not hold (uneven layouts) in pairs
+Extend   one communicator per rank pair, each shard once, pairs concurrent
+Destroy  nothing
 """
 
 from __future__ import annotations
@@ -23,14 +23,7 @@ SameNode = Callable[[EndpointId, EndpointId], bool]
 
 def lower(primitive: Primitive, state: StateSpec, op_id: str, after: tuple[str, ...], same_node: SameNode) -> Op:
     """Compile one primitive to an operation."""
-    if isinstance(primitive, Destroy):
-        copies, exchanges = (), ()
-    elif isinstance(primitive, Split):
-        copies, exchanges = _position_gathers(primitive, state, same_node)
-    else:
-        moves = minimal_moves(catalog(state, primitive.reads), catalog(state, primitive.makes), same_node)
-        copies, wire = _by_reach(moves)
-        exchanges = _rank_pairs(wire) if isinstance(primitive, Extend) else _pairwise(wire)
+    copies, exchanges = _movement(primitive, state, same_node)
     return Op(
         id=op_id,
         primitive=type(primitive).__name__,
@@ -41,6 +34,16 @@ def lower(primitive: Primitive, state: StateSpec, op_id: str, after: tuple[str, 
         exchanges=exchanges,
         after=after,
     )
+
+
+def _movement(primitive: Primitive, state: StateSpec, same_node: SameNode) -> tuple[Moves, tuple[Exchange, ...]]:
+    if isinstance(primitive, Destroy):
+        return (), ()
+    if isinstance(primitive, Split):
+        return _position_gathers(primitive, state, same_node)
+    moves = minimal_moves(catalog(state, primitive.reads), catalog(state, primitive.makes), same_node)
+    copies, wire = _by_reach(moves)
+    return copies, _rank_pairs(wire) if isinstance(primitive, Extend) else _pairwise(wire)
 
 
 def lower_sync(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
-from nereus.layout.catalog import EndpointId, Site, StateSpec, UnitId
+from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.moves import Move
 from nereus.layout.tensors import CanonicalTensor
 
@@ -116,7 +116,7 @@ class Op:
             makes=tuple(emu for emu in self.makes if endpoint in emu.endpoints),
             ends=tuple(emu for emu in self.ends if endpoint in emu.endpoints),
             copies=tuple(move for move in self.copies if move.target.endpoint == endpoint),
-            exchanges=tuple(x for x in map(lambda x: _exchange_seen_by(x, endpoint), self.exchanges) if x is not None),
+            exchanges=tuple(x for x in (_exchange_seen_by(x, endpoint) for x in self.exchanges) if x is not None),
             after=self.after,
         )
 
@@ -173,7 +173,3 @@ class Transition:
         groups |= {key for key in compute_groups if endpoint in key.members}
         stages = {op.stage for op in mine}
         return Program(epoch, endpoint, tuple(sorted(groups)), mine, {s: states[s] for s in sorted(stages)})
-
-
-def site_of(emu: Emu, endpoint: EndpointId) -> Site:
-    return Site(endpoint, emu.unit)
