@@ -139,6 +139,15 @@ class CanonicalTensor:
             start += segment.length
         return tuple(boxes)
 
+    def first_holder(self, layout: Layout, rank: int, num_layers: int) -> int:
+        """The lowest rank of the EMU that holds the same boxes as `rank`: it counts them where each may count only once."""
+        held = self.boxes(layout, rank, num_layers)
+        return next(other for other in range(rank + 1) if self.boxes(layout, other, num_layers) == held)
+
+    def is_shared(self, tp: int) -> bool:
+        """Whether TP neighbours hold the same elements of the cut axis, as with fewer kv heads than TP ranks."""
+        return self.axis is not None and any(0 < s.length // s.grain < tp for s in self.segments)
+
     def _on_pipeline_rank(self, pp: int, pp_rank: int, num_layers: int) -> bool:
         if self.place is Place.EVERYWHERE:
             return True

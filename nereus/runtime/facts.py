@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from nereus.emu.digest import BoxDigest
 from nereus.emu.plan import DeviceId
-from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, UnitId
-from nereus.layout.tensors import TensorRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +38,6 @@ class OpFailed:
     endpoint: EndpointId
     op: str
     error: Exception
-
-
-class BoxDigest(NamedTuple):
-    """The additive hash of one box of one tensor: two sums modulo 2^64 over (element index, element bits)."""
-
-    ref: TensorRef
-    box: Box
-    sums: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,4 +73,11 @@ class EndpointDied:
     during: str
 
 
-Fact = Installed | OpCompleted | OpFailed | DigestsTaken | Committed | DeviceReady | EndpointDied
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeded:
+    """An endpoint holds the first state of its newborn units."""
+
+    endpoint: EndpointId
+
+
+Fact = Seeded | Installed | OpCompleted | OpFailed | DigestsTaken | Committed | DeviceReady | EndpointDied

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
-from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.runtime.facts import Fact
 from nereus.transition.ops import GroupKey, Op, Program
 
@@ -23,9 +23,10 @@ class JobDescription:
 
     states: Mapping[str, StateSpec]
     """The logical state of each model-stage."""
-    num_heads: int
-    num_kv_heads: int
-    num_layers: int
+    trains: str
+    """The model-stage whose weights are synchronized ..."""
+    generates: str
+    """... to this one."""
     global_batch: int
     """Sequences per RL step; fixed under any plan."""
 
@@ -49,27 +50,30 @@ class EndpointPort(FactSource, Protocol):
     def digest(self, emus: Iterable[Emu]) -> None:
         """Hash the logical state of these units -> DigestsTaken of each endpoint."""
 
-    def bind(self, epoch: int, emus: Iterable[Emu], endpoints: Iterable[EndpointId]) -> None:
-        """Serve exactly these units from now on and release all others -> Committed of each endpoint. Idempotent."""
+    def bind(self, epoch: int, emus: tuple[Emu, ...], endpoints: Iterable[EndpointId], keep: frozenset[GroupKey]) -> None:
+        """Serve exactly these units from now on and release all others, and communicators outside `keep`.
+
+        -> Committed of each endpoint. Idempotent.
+        """
 
     def abort(self, members: Iterable[EndpointId]) -> None:
         """Unblock every collective of these endpoints; their operations end in OpFailed."""
 
 
 class JobPort(FactSource, Protocol):
-    """The RL job. Called by the controller only; none of the verbs but `describe` and `compute_groups` answers at once."""
+    """The RL job. Called by the controller only; all but `describe` and `compute_groups` report later."""
 
     def describe(self) -> JobDescription:
         """Stages, shapes and batch rules."""
 
-    def compute_groups(self, emus: Iterable[Emu]) -> tuple[GroupKey, ...]:
+    def compute_groups(self, emus: Iterable[Emu]) -> frozenset[GroupKey]:
         """The communicators that the job's own computation needs on these units, to be made with the transition's."""
+
+    def seed(self, emus: Iterable[Emu]) -> None:
+        """Fill the newborn units of a job that begins with its first state -> Seeded of each endpoint."""
 
     def spawn(self, devices: Iterable[DeviceId]) -> None:
         """Start an endpoint on each device -> DeviceReady of each."""
 
     def retire(self, endpoints: Iterable[EndpointId]) -> None:
         """End endpoints that hold no bound unit."""
-
-
-__all__ = ["EndpointPort", "FactSource", "JobDescription", "JobPort", "UnitId"]

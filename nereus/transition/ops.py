@@ -7,7 +7,7 @@ All of it is printable data; nothing here knows a tensor or a process group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -164,12 +164,17 @@ class Transition:
             counts[op.primitive] = counts.get(op.primitive, 0) + 1
         return counts
 
-    def program(
-        self, epoch: int, endpoint: EndpointId, compute_groups: Iterable[GroupKey], states: dict[str, StateSpec]
-    ) -> Program:
-        """What `endpoint` has to install: its ops and every communicator that they or its new units use."""
-        mine = tuple(op.seen_by(endpoint) for op in self.ops if endpoint in op.members)
-        groups = {x.group for op in mine for x in op.exchanges}
-        groups |= {key for key in compute_groups if endpoint in key.members}
-        stages = {op.stage for op in mine}
-        return Program(epoch, endpoint, tuple(sorted(groups)), mine, {s: states[s] for s in sorted(stages)})
+
+def program_for(
+    endpoint: EndpointId,
+    epoch: int,
+    ops: Iterable[Op],
+    compute_groups: Iterable[GroupKey],
+    states: Mapping[str, StateSpec],
+) -> Program:
+    """What one endpoint has to install: its part of the ops, and every communicator that they or its units use."""
+    mine = tuple(op.seen_by(endpoint) for op in ops if endpoint in op.members)
+    groups = {x.group for op in mine for x in op.exchanges}
+    groups |= {key for key in compute_groups if endpoint in key.members}
+    opened = {op.stage for op in mine if op.makes}
+    return Program(epoch, endpoint, tuple(sorted(groups)), mine, {stage: states[stage] for stage in sorted(opened)})

@@ -1,0 +1,72 @@
+"""The job actor: runs the RL loop on the head node, and tells what happens.
+
+`run` blocks on the loop's lane until the job has ended; `feed` answers on another one while it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.workers import RayWorkers
+from nereus.cost.memory import predicted_peak_bytes
+from nereus.rl.ledger import SampleLedger
+from nereus.rl.loop import RlLoop
+from nereus.rl.rollouts import RecordedRollouts, RolloutRecorder
+from nereus.rl.sources import Live, Recorded, RolloutSource
+from nereus.rl.task import make_task
+from nereus.runtime.events import Event, Started
+from nereus.runtime.scripted import ScriptedController
+from nereus.runtime.summary import Summary, summarize
+from nereus.spec.job import Job
+
+JOB_LANES = {"loop": 1, "watch": 1}
+"""The loop has a thread of its own, so that watching never waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What the job actor is told when it is made."""
+
+    job: Job
+    nodes: tuple[str, ...]
+    """The Ray node id of each device."""
+    rendezvous: tuple[str, int]
+    weights: Path | None
+
+
+class JobActor:
+    """One RL job."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self._spec = spec
+        self._events: list[Event] = []
+
+    def run(self) -> Summary:
+        """Run the job to its end. Raises what ended it otherwise."""
+        spec, job = self._spec, self._spec.job
+        workers = RayWorkers(job, spec.nodes, spec.rendezvous, spec.weights)
+        ledger = SampleLedger(job.task.num_prompts, job.seed)
+        node_of = {device: job.cluster.node_of(device) for device in range(job.cluster.num_devices)}
+        controller = ScriptedController(workers, workers, node_of, job.transitions, self._events.append)
+        present = [device for device in range(job.cluster.num_devices) if device not in job.absent]
+        release = controller.start(job.plan, present)
+        self._events.append(Started(plan=release.plan))
+        recorder = RolloutRecorder(Path(job.rollouts.record)) if job.rollouts.record else None
+        loop = RlLoop(job, workers, self._source(workers), ledger, controller.boundary, recorder)
+        for report in loop.run(release):
+            self._events.append(report)
+        return summarize(self._events, ledger, lambda plan: predicted_peak_bytes(job, plan))
+
+    def feed(self, after: int) -> Sequence[Event]:
+        """What happened since the first `after` events."""
+        return self._events[after:]
+
+    def _source(self, workers: RayWorkers) -> RolloutSource:
+        job = self._spec.job
+        if job.rollouts.source == "recorded":
+            assert job.rollouts.path is not None
+            return Recorded(RecordedRollouts(Path(job.rollouts.path)))
+        task = make_task(job.task.name, job.seed, job.task.num_prompts)
+        return Live(job, task, task.tokens.eos, workers)

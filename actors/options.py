@@ -1,0 +1,39 @@
+"""What each actor asks of Ray. One place, so that nothing is declared in two ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actors.lanes import LANES
+
+DEVICE_RESOURCE = "nereus_device"
+"""The Ray resource of an emulated CPU device. Accelerators are Ray's own `GPU`."""
+
+ONE_THREAD = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
+"""A worker computes on one thread: pacing reads the CPU time of that thread."""
+
+
+def worker_options(node_id: str, *, gpu: bool) -> dict[str, Any]:
+    """A worker takes one device of its node."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {
+        "num_cpus": 0,
+        **({"num_gpus": 1} if gpu else {"resources": {DEVICE_RESOURCE: 1}}),
+        "concurrency_groups": LANES,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+        "runtime_env": ONE_THREAD,
+        "max_restarts": 0,
+    }
+
+
+def head_options(node_id: str, lanes: dict[str, int] | None = None) -> dict[str, Any]:
+    """An actor of the control plane: on the head node, without a device."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {
+        "num_cpus": 0,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+        "max_restarts": 0,
+        **({"concurrency_groups": lanes} if lanes else {}),
+    }

@@ -1,0 +1,77 @@
+"""The worker: one process per device, a thin shell around `NativeEndpoint`.
+
+Its methods run in lanes (actors/lanes.py). They return facts, or raise; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nereus.emu.plan import DeviceId
+from nereus.emu.unit import Emu
+from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.runtime.facts import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, Seeded
+from nereus.spec.job import Job
+from nereus.transition.ops import GroupKey, Program
+
+if TYPE_CHECKING:
+    from nereus.rl.endpoint import Answer, NativeEndpoint, Status
+    from nereus.rl.programs import Request
+
+COLLECTIVE_TIMEOUT_S = 60.0
+"""Seconds until a collective whose peer never comes fails by itself: longer than any wait of a step; an abort is faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """What a worker is told when it is made."""
+
+    endpoint: EndpointId
+    device: DeviceId
+    job: Job
+    rendezvous: tuple[str, int]
+    weights: Path | None
+    """A safetensors file with the first weights; None for random ones."""
+
+
+class Worker:
+    """One endpoint on one device."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        self._endpoint: NativeEndpoint
+
+    def start(self) -> DeviceReady:
+        """Import torch, connect to the rendezvous, and serve the device."""
+        from actors.native import native_endpoint
+
+        self._endpoint = native_endpoint(self._spec, COLLECTIVE_TIMEOUT_S)
+        return DeviceReady(device=self._spec.device, endpoint=self._spec.endpoint)
+
+    def seed(self, emus: tuple[Emu, ...], states: dict[str, StateSpec]) -> Seeded:
+        self._endpoint.seed(emus, states)
+        return Seeded(endpoint=self._spec.endpoint)
+
+    def install(self, program: Program) -> Installed:
+        return self._endpoint.install(program)
+
+    def run_op(self, op: str) -> OpCompleted:
+        return self._endpoint.run_op(op)
+
+    def digest(self, units: Iterable[UnitId]) -> DigestsTaken:
+        return self._endpoint.digest(units)
+
+    def bind(self, epoch: int, emus: tuple[Emu, ...], keep: frozenset[GroupKey]) -> Committed:
+        return self._endpoint.bind(epoch, emus, keep)
+
+    def compute(self, unit: UnitId, epoch: int, request: Request) -> Answer:
+        return self._endpoint.compute(unit, epoch, request)
+
+    def abort(self) -> None:
+        self._endpoint.abort()
+
+    def status(self) -> Status:
+        return self._endpoint.status()

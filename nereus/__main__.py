@@ -1,0 +1,5 @@
+"""`python -m nereus`."""
+
+from nereus.cli.app import main
+
+main()

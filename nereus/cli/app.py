@@ -1,0 +1,67 @@
+"""The command line: each subcommand imports what it needs, so that `nereus --help` loads neither Ray nor torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nereus import __version__
+from nereus.errors import NereusError, UserError
+
+app = typer.Typer(
+    name="nereus",
+    help="Adapts the parallelism of LLM post-training jobs while they run.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nereus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Adapts the parallelism of LLM post-training jobs while they run."""
+
+
+@app.command()
+def run(
+    job: Annotated[Path, typer.Argument(help="The job file.", metavar="JOB")],
+    steps: Annotated[int | None, typer.Option(min=1, help="Run so many RL steps instead of the job's.")] = None,
+    address: Annotated[str, typer.Option(help="`local` for a private cluster, or the address of a Ray cluster.")] = "local",
+    run_dir: Annotated[Path, typer.Option(help="Where the run's folder goes.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on the last line.")] = False,
+) -> None:
+    """Run an RL job: live table, transitions by script, summary."""
+    from nereus.cli.run import run_job
+
+    run_job(job, steps, None if address == "local" else address, run_dir, as_json=as_json)
+
+
+def main() -> None:
+    """Entry point: errors become one message and an exit code, 2 where a person can fix the input."""
+    try:
+        app()
+    except UserError as error:
+        _fail(error, EXIT_USER_ERROR)
+    except NereusError as error:
+        _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the run's processes have ended\n")
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _fail(error: NereusError, code: int) -> None:
+    sys.stderr.write(f"error: {error}\n")
+    sys.exit(code)

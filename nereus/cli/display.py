@@ -1,0 +1,152 @@
+"""What a run looks like: a live table on a terminal, plain lines elsewhere, nothing but the summary under --json."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from nereus.emu.plan import Plan
+from nereus.runtime.boundary import StepReport
+from nereus.runtime.events import Event, Started, TransitionReport
+from nereus.runtime.summary import Summary, plan_dict
+from nereus.spec.job import Job
+
+SHOWN_STEPS = 12
+"""Rows of the live table: the latest steps, so that it fits a terminal of 24 lines."""
+
+MIB = 2**20
+
+
+class Display:
+    """Shows the events of one run as they come."""
+
+    def __init__(self, job: Job, *, quiet: bool) -> None:
+        self._job, self._quiet = job, quiet
+        self._console = Console(stderr=quiet)
+        self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal and not quiet else None
+        self._steps: list[StepReport] = []
+        self._plan: Plan | None = None
+        self._last_change: str = ""
+
+    def __enter__(self) -> Display:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        """One line that stays."""
+        if not self._quiet:
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def show(self, event: Event) -> None:
+        """Take an event in."""
+        if isinstance(event, StepReport):
+            self._steps.append(event)
+        else:
+            self._plan = event.plan
+        if isinstance(event, TransitionReport):
+            self._last_change = transition_line(event)
+        if self._live is not None:
+            self._live.update(self._table(), refresh=True)
+        else:
+            self.say(line(event))
+
+    def finish(self, summary: Summary) -> None:
+        """Show what the run came to."""
+        for text in summary_lines(summary):
+            self.say(text)
+
+    def _table(self) -> Group:
+        table = Table(title=f"{self._job.name}: step {len(self._steps)} of {self._job.steps}", title_justify="left")
+        for heading in ("step", "reward", "length", "step s", "generate", "reference", "train", "peak MiB"):
+            table.add_column(heading, justify="right")
+        for report in self._steps[-SHOWN_STEPS:]:
+            table.add_row(*step_cells(report))
+        layouts = [Text(text) for text in plan_lines(self._plan)] if self._plan else []
+        return Group(table, *layouts, Text(self._last_change, style="bold"))
+
+
+def step_cells(report: StepReport) -> tuple[str, ...]:
+    """The columns of a step."""
+    stage = report.stage_s
+    return (
+        str(report.step),
+        f"{report.reward:.3f}",
+        f"{report.response_tokens_mean:.1f}",
+        f"{report.step_s:.2f}",
+        *(f"{stage.get(name, 0.0):.2f}" for name in ("actor_generation", "reference_inference", "actor_training")),
+        f"{max(report.peak_bytes.values()) / MIB:.1f}",
+    )
+
+
+def line(event: Event) -> str:
+    """An event as one plain line, or several for a plan."""
+    if isinstance(event, StepReport):
+        step, reward, length, seconds, generate, reference, train, peak = step_cells(event)
+        return (
+            f"step {step:>3}  reward {reward}  length {length:>5}  step {seconds} s "
+            f"(generate {generate}, reference {reference}, train {train})  peak {peak} MiB"
+        )
+    if isinstance(event, TransitionReport):
+        return "\n".join([transition_line(event), *plan_lines(event.plan)])
+    return "\n".join(plan_lines(event.plan))
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """The layout of each model-stage."""
+    return [f"  {name:<20} {stage}" for name, stage in plan.stages.items()]
+
+
+def transition_line(event: TransitionReport) -> str:
+    """What a transition did, in one line."""
+    outcome = event.outcome
+    primitives = ", ".join(f"{count} {name}" for name, count in event.primitives.items()) or "no primitive"
+    pool = [f"joined {list(event.joined)}" if event.joined else "", f"left {list(event.left)}" if event.left else ""]
+    changes = "; ".join([primitives, *(text for text in pool if text)])
+    digest = "digests equal" if outcome.digest_equal else "DIGESTS DIFFER"
+    return (
+        f"transition to epoch {event.epoch} after step {event.step}: {changes}; "
+        f"{outcome.bytes_moved / MIB:.2f} MiB moved in {outcome.seconds:.3f} s (set-up {outcome.setup_s:.3f} s); {digest}"
+    )
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """The end of a run."""
+    peak = summary.peak_bytes
+    return [
+        "",
+        f"{summary.steps} steps, reward {summary.reward_first:.3f} -> {summary.reward_last:.3f}",
+        f"{len(summary.transitions)} transitions, "
+        f"digests equal in {sum(bool(t['digest_equal']) for t in summary.transitions)}",
+        f"prompts: {summary.samples_seen} used, {summary.samples_repeated} repeated, {summary.samples_skipped} skipped",
+        f"peak device memory: {peak['measured'] / MIB:.1f} MiB measured, {peak['predicted'] / MIB:.1f} MiB predicted",
+        f"lateness of the emulated devices: {summary.lateness:.1%}",
+    ]
+
+
+def event_dict(event: Event) -> dict[str, Any]:
+    """An event as plain values, for events.jsonl."""
+    if isinstance(event, StepReport):
+        return {"event": "step", **asdict(event)}
+    if isinstance(event, Started):
+        return {"event": "started", "plan": plan_dict(event.plan)}
+    return {
+        "event": "transition",
+        "step": event.step,
+        "epoch": event.epoch,
+        "primitives": dict(event.primitives),
+        "joined": list(event.joined),
+        "left": list(event.left),
+        "outcome": asdict(event.outcome),
+        "plan": plan_dict(event.plan),
+    }

@@ -1,0 +1,54 @@
+"""The digest of an EMU's logical state: additive over boxes, so nothing has to be gathered to prove a movement.
+
+    endpoint: box -> two sums mod 2^64      controller: boxes of all ranks -> one pair of sums per tensor
+
+Replicas within a unit (norms under TP, shared kv heads, tied embeddings) are compared, then counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import NamedTuple
+
+from nereus.errors import DigestMismatch
+from nereus.layout.box import Box
+from nereus.layout.tensors import TensorRef
+
+Sums = tuple[int, int]
+"""Two hash sums modulo 2^64, under two seeds."""
+
+Digest = dict[TensorRef, Sums]
+"""The digest of a unit, by tensor. Equal digests mean equal logical state, bit for bit."""
+
+
+class BoxDigest(NamedTuple):
+    """The sums over the elements of one box: a mix of (element index in the canonical tensor, element bits)."""
+
+    ref: TensorRef
+    box: Box
+    sums: Sums
+
+
+def logical_digest(digests: Iterable[BoxDigest], shapes: Mapping[TensorRef, tuple[int, ...]]) -> Digest:
+    """Combine what the endpoints of one unit hashed.
+
+    Raises DigestMismatch if two replicas of a box differ, or if the boxes of a tensor do not add up to its elements.
+    """
+    boxes: dict[TensorRef, dict[Box, Sums]] = {ref: {} for ref in shapes}
+    for ref, box, sums in digests:
+        known = boxes[ref].setdefault(box, sums)
+        if known != sums:
+            raise DigestMismatch(f"replicas of {ref} {box.low}:{box.high} within one unit differ")
+    for ref, parts in boxes.items():
+        held = sum(box.volume for box in parts)
+        if held != prod(shapes[ref]):
+            raise DigestMismatch(f"{ref}: {held} of {prod(shapes[ref])} elements are held")
+    return {ref: _add(parts.values()) for ref, parts in boxes.items()}
+
+
+def _add(sums: Iterable[Sums]) -> Sums:
+    first = second = 0
+    for a, b in sums:
+        first, second = (first + a) % 2**64, (second + b) % 2**64
+    return first, second

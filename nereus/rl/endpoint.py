@@ -1,0 +1,169 @@
+"""All that one native worker process owns, without Ray: shards, communicators, the executor and the stage programs.
+
+    transfer lane: seed, install, run_op, digest      compute lane: compute      control lane: bind, abort, status
+
+A call for a unit that is not bound in the caller's epoch is refused, so that nothing left over from before a transition can
+touch the units after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from nereus.emu.groups import RankGroups, rank_groups
+from nereus.emu.unit import Emu
+from nereus.errors import StaleUnitError
+from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.tensors import Kind
+from nereus.rl.channels import Channels
+from nereus.rl.pacing import Pacer, PaceReport
+from nereus.rl.programs import Request, Result, Transients, run
+from nereus.rl.view import UnitView
+from nereus.rl.weights import WeightSource
+from nereus.runtime.facts import Committed, DigestsTaken, Installed, OpCompleted
+from nereus.spec.model import ModelShape
+from nereus.transition.ops import COMPUTE, GroupKey, Program
+from nereus.transport.communicators import Communicators
+from nereus.transport.executor import Executor
+from nereus.transport.memory import DeviceMemory
+from nereus.transport.store import UnitStore
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one rank's part of a request came to."""
+
+    endpoint: EndpointId
+    result: Result
+    pace: PaceReport
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a device holds."""
+
+    endpoint: EndpointId
+    used_bytes: int
+    peak_bytes: int
+    """Highest use since the last status."""
+    units: tuple[UnitId, ...]
+
+
+class NativeEndpoint:
+    """One endpoint: a process on one device."""
+
+    def __init__(
+        self,
+        endpoint: EndpointId,
+        device: torch.device,
+        memory: DeviceMemory,
+        speed: float | None,
+        shape: ModelShape,
+        communicators: Communicators,
+        weights: WeightSource,
+    ) -> None:
+        self._endpoint, self._device, self._memory = endpoint, device, memory
+        self._shape, self._weights, self._communicators = shape, weights, communicators
+        self._pacer = Pacer(speed)
+        self._store = UnitStore(device, memory)
+        self._executor = Executor(self._store, communicators, memory, endpoint)
+        self._transients = Transients()
+        self._epoch = -1
+        self._bound: dict[UnitId, tuple[Emu, RankGroups]] = {}
+
+    def seed(self, emus: Iterable[Emu], states: dict[str, StateSpec]) -> None:
+        """Open newborn units with the job's first weights, zero moments and zero counters."""
+        for emu in emus:
+            if self._endpoint not in emu.endpoints:
+                continue
+            shards = states[emu.stage].shards(emu.layout, emu.rank_of(self._endpoint))
+            self._store.open(emu.unit, shards)
+            for tensor, boxes in shards.items():
+                for box in boxes:
+                    view = self._store.write(emu.unit, tensor.ref, box)
+                    view.copy_(self._weights.read(tensor, box)) if tensor.kind is Kind.PARAMETER else view.zero_()
+
+    def install(self, program: Program) -> Installed:
+        """Make the program's communicators and keep its operations; nothing moves."""
+        made, reused, seconds = self._executor.install(program)
+        return Installed(
+            endpoint=self._endpoint, epoch=program.epoch, setup_s=seconds, groups_made=made, groups_reused=reused
+        )
+
+    def run_op(self, op: str) -> OpCompleted:
+        """This endpoint's part of an installed operation."""
+        received, seconds = self._executor.run(op)
+        return OpCompleted(endpoint=self._endpoint, op=op, bytes_received=received, seconds=seconds)
+
+    def digest(self, units: Iterable[UnitId]) -> DigestsTaken:
+        """Hash what this endpoint holds of these units."""
+        began = time.perf_counter()
+        digests = self._executor.digest(units)
+        return DigestsTaken(endpoint=self._endpoint, digests=digests, seconds=time.perf_counter() - began)
+
+    def bind(self, epoch: int, emus: tuple[Emu, ...], keep: frozenset[GroupKey]) -> Committed:
+        """Serve these units from now on; release all others, and the communicators that are not in `keep`."""
+        if epoch < self._epoch:
+            raise StaleUnitError(f"endpoint {self._endpoint} serves epoch {self._epoch}; epoch {epoch} is behind it")
+        self._transients.drop()
+        bound: dict[UnitId, tuple[Emu, RankGroups]] = {}
+        for emu in emus:
+            if self._endpoint in emu.endpoints:
+                replicas = tuple(other for other in emus if other.stage == emu.stage)
+                rank = emu.rank_of(self._endpoint)
+                bound[emu.unit] = emu, rank_groups(replicas, replicas.index(emu), rank, self._shape.num_kv_heads)
+        self._executor.bind(set(bound), {key for key in keep if self._endpoint in key.members})
+        self._bound, self._epoch = bound, epoch
+        return Committed(endpoint=self._endpoint, epoch=epoch)
+
+    def compute(self, unit: UnitId, epoch: int, request: Request) -> Answer:
+        """This rank's part of a request on a bound unit, at the device's declared speed."""
+        if epoch != self._epoch or unit not in self._bound:
+            raise StaleUnitError(
+                f"endpoint {self._endpoint} serves epoch {self._epoch}; unit {unit} of epoch {epoch} is not bound here"
+            )
+        emu, groups = self._bound[unit]
+        view = UnitView(
+            emu=emu,
+            rank=emu.rank_of(self._endpoint),
+            shape=self._shape,
+            store=self._store,
+            channels=Channels.of(groups, self._communicators, self._pacer),
+            memory=self._memory,
+            pacer=self._pacer,
+            torch_device=self._device,
+        )
+        with self._pacer.run():
+            result = run(view, request, self._transients)
+        return Answer(self._endpoint, result, self._pacer.report)
+
+    def abort(self) -> None:
+        """Unblock every collective of this endpoint."""
+        self._communicators.abort()
+
+    def status(self) -> Status:
+        """Bytes in use and the peak since the last call."""
+        status = Status(
+            endpoint=self._endpoint,
+            used_bytes=self._memory.used_bytes,
+            peak_bytes=self._memory.peak_bytes,
+            units=tuple(sorted(self._bound)),
+        )
+        self._memory.reset_peak()
+        return status
+
+
+def compute_groups(emus: Iterable[Emu], shape: ModelShape) -> frozenset[GroupKey]:
+    """The communicators that the native programs need on these units; the replicas of a stage are in order."""
+    collection = tuple(emus)
+    keys: set[GroupKey] = set()
+    for emu in collection:
+        replicas = tuple(other for other in collection if other.stage == emu.stage)
+        for rank in range(emu.layout.size):
+            groups = rank_groups(replicas, replicas.index(emu), rank, shape.num_kv_heads)
+            keys |= {GroupKey.of(members, COMPUTE) for members in groups.all()}
+    return frozenset(keys)

@@ -1,0 +1,29 @@
+"""The workers as the loop sees them: requests on units, weight syncs, and what devices hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from nereus.emu.unit import Emu
+from nereus.rl.endpoint import Answer, Status
+from nereus.rl.programs import Request
+
+Work = tuple[Emu, Request]
+"""A request, and the unit whose ranks all run it."""
+
+
+class Fleet(Protocol):
+    """Called by the loop only, one call at a time; every verb blocks until all ranks have answered.
+
+    Raises EndpointLost when a worker has died, and what a worker raised otherwise.
+    """
+
+    def compute(self, epoch: int, work: Sequence[Work]) -> list[list[Answer]]:
+        """Run all requests at once; the answers of each unit's ranks, in rank order."""
+
+    def sync(self, op: str) -> None:
+        """Carry out an installed weight sync."""
+
+    def status(self) -> list[Status]:
+        """What every live device holds, and its peak since the last call."""

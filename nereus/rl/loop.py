@@ -1,0 +1,178 @@
+"""The RL loop of the native job: GRPO, one step after the other, with a safe boundary in each.
+
+    lease prompts -> generate (or replay) -> score with the reference -> accumulate -> apply
+      -> boundary: report, wait for the release, maybe on another plan -> weight sync -> commit the lease
+
+The boundary is where verl has it: the optimizer has stepped, generation does not have the new weights yet. The loop keeps no
+handle over a boundary: each step runs on the units of the release before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from nereus.emu.unit import Emu
+from nereus.rl.endpoint import Answer
+from nereus.rl.fleet import Fleet, Work
+from nereus.rl.grpo import group_advantages
+from nereus.rl.ledger import SampleLedger
+from nereus.rl.programs import Request
+from nereus.rl.rollouts import Rollout, RolloutRecorder
+from nereus.rl.sources import RolloutSource
+from nereus.rl.train import Accumulate, Apply, Prepared, Score
+from nereus.runtime.boundary import Release, StepReport
+from nereus.spec.job import Job
+from nereus.spec.stages import ACTOR_TRAINING, REFERENCE_INFERENCE
+
+Boundary = Callable[[StepReport], Release]
+"""Reports a step and blocks until the loop may go on."""
+
+
+@dataclass(slots=True)
+class StepClock:
+    """Wall seconds by model-stage, and how late the devices were, all together."""
+
+    stage_s: dict[str, float] = field(default_factory=dict)
+    late_s: float = 0.0
+    declared_s: float = 0.0
+
+    @contextmanager
+    def timing(self, stage: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.stage_s[stage] = self.stage_s.get(stage, 0.0) + time.perf_counter() - began
+
+    def note(self, answers: list[list[Answer]]) -> None:
+        """Add up how late the devices were."""
+        for answer in (answer for unit in answers for answer in unit):
+            self.late_s += answer.pace.late_s
+            self.declared_s += answer.pace.declared_s
+
+
+class RlLoop:
+    """Runs the steps of a job on a fleet; everything that decides where they run is on the other side of `boundary`."""
+
+    def __init__(
+        self,
+        job: Job,
+        fleet: Fleet,
+        source: RolloutSource,
+        ledger: SampleLedger,
+        boundary: Boundary,
+        recorder: RolloutRecorder | None = None,
+    ) -> None:
+        self._job, self._fleet, self._source = job, fleet, source
+        self._ledger, self._boundary, self._recorder = ledger, boundary, recorder
+        self._updates = 0
+
+    def run(self, release: Release) -> Iterator[StepReport]:
+        """All steps of the job from the first release on; yields the report of each."""
+        clock = StepClock()
+        for step in range(1, self._job.steps + 1):
+            began = time.perf_counter()
+            rollout = self._rollout(step, release, clock)
+            prepared = self._train(step, rollout, release, clock)
+            report = self._report(step, rollout, prepared, clock, time.perf_counter() - began)
+            yield report
+            release = self._boundary(report)
+            clock = StepClock()
+            with clock.timing("weight_sync"):
+                self._fleet.sync(release.sync_op)
+            self._ledger.commit(step)
+
+    def _rollout(self, step: int, release: Release, clock: StepClock) -> Rollout:
+        prompts = self._ledger.lease(step, self._job.workload.prompts_per_step)
+        with clock.timing("actor_generation"):
+            rollout, answers = self._source.rollout(step, prompts, release)
+        clock.note(answers)
+        if self._recorder is not None:
+            self._recorder.write(step, rollout)
+        return rollout
+
+    def _train(self, step: int, rollout: Rollout, release: Release, clock: StepClock) -> list[Prepared]:
+        job, plan = self._job, release.plan.stages
+        with clock.timing(REFERENCE_INFERENCE):
+            reference = self._score(rollout, release, plan[REFERENCE_INFERENCE].micro_batch, clock)
+        advantages = group_advantages(rollout.rewards, job.workload.samples_per_prompt, job.grpo.advantage_eps)
+        advantages = advantages.to(reference.dtype)
+        emus, micro_batch = release.emus[ACTOR_TRAINING], plan[ACTOR_TRAINING].micro_batch
+        prepared: list[Prepared] = []
+        with clock.timing(ACTOR_TRAINING):
+            for rows in shares(len(rollout.tokens), job.grpo.updates_per_step):
+                tokens = int(rollout.response_length[rows].sum())
+                parts = [slice(rows.start + s.start, rows.start + s.stop) for s in shares(rows.stop - rows.start, len(emus))]
+                requests: list[Request] = [
+                    Accumulate(
+                        rollout.rows(part.start, part.stop),
+                        advantages[part],
+                        reference[part],
+                        tokens,
+                        micro_batch,
+                        job.grpo,
+                        job.workload.temperature,
+                    )
+                    for part in parts
+                ]
+                found = [r for r in self._run(release, emus, requests, clock) if isinstance(r, Prepared)]
+                self._updates += 1
+                apply = Apply(self._updates, step, step * len(rollout.tokens), found[0].grad_norm, job.optimizer)
+                self._run(release, emus, [apply] * len(emus), clock)
+                prepared.append(_total(found))
+        return prepared
+
+    def _score(self, rollout: Rollout, release: Release, micro_batch: int, clock: StepClock) -> torch.Tensor:
+        """Log-probabilities [n, T] of the responses under the reference."""
+        emus, temperature = release.emus[REFERENCE_INFERENCE], self._job.workload.temperature
+        parts = shares(len(rollout.tokens), len(emus))
+        requests: list[Request] = [Score(rollout.rows(p.start, p.stop), micro_batch, temperature) for p in parts]
+        scored = torch.zeros_like(rollout.old_logprobs)
+        for part, found in zip(parts, self._run(release, emus, requests, clock), strict=True):
+            assert isinstance(found, torch.Tensor)
+            scored[part, : found.shape[1]] = found
+        return scored
+
+    def _run(self, release: Release, emus: Sequence[Emu], requests: Sequence[Request], clock: StepClock) -> list[object]:
+        """Run one request per unit; each unit's result."""
+        work: list[Work] = list(zip(emus, requests, strict=True))
+        answers = self._fleet.compute(release.epoch, work)
+        clock.note(answers)
+        return [next((a.result for a in unit if a.result is not None), None) for unit in answers]
+
+    def _report(self, step: int, rollout: Rollout, prepared: list[Prepared], clock: StepClock, step_s: float) -> StepReport:
+        lengths = rollout.response_length
+        return StepReport(
+            step=step,
+            reward=float(rollout.rewards.mean()),
+            response_tokens_mean=float(lengths.double().mean()),
+            response_tokens_max=int(lengths.max()),
+            num_samples=len(lengths),
+            loss=sum(p.loss for p in prepared) / len(prepared),
+            kl=sum(p.kl for p in prepared) / int(lengths.sum()),
+            grad_norm=prepared[-1].grad_norm,
+            updates=self._updates,
+            stage_s=dict(clock.stage_s),
+            step_s=step_s + clock.stage_s.get("weight_sync", 0.0),
+            late_s=clock.late_s,
+            declared_s=clock.declared_s,
+            peak_bytes={status.endpoint: status.peak_bytes for status in self._fleet.status()},
+        )
+
+
+def shares(count: int, parts: int) -> list[slice]:
+    """`count` rows as consecutive slices, as even as possible."""
+    return [slice(i * count // parts, (i + 1) * count // parts) for i in range(parts)]
+
+
+def _total(found: list[Prepared]) -> Prepared:
+    """The replicas' shares of one minibatch together."""
+    return Prepared(
+        loss=sum(p.loss for p in found),
+        kl=sum(p.kl for p in found),
+        clipped=sum(p.clipped for p in found),
+        grad_norm=found[0].grad_norm,
+    )

@@ -1,0 +1,96 @@
+"""The summary of a run: one JSON object, stable, the last line of `nereus run --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from nereus.emu.plan import Plan
+from nereus.runtime.boundary import StepReport
+from nereus.runtime.events import Event, Started, TransitionReport
+
+
+class SampleCounts(Protocol):
+    """How often samples were used, from the ledger's own bookkeeping."""
+
+    @property
+    def seen(self) -> int: ...
+    @property
+    def repeated(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a run came to."""
+
+    steps: int
+    reward_first: float
+    reward_last: float
+    transitions: list[dict[str, Any]]
+    """step, primitives, bytes_moved, seconds, digest_equal, and what else was measured."""
+    samples_seen: int
+    """Prompts that were used."""
+    samples_repeated: int
+    samples_skipped: int
+    peak_bytes: dict[str, int]
+    """predicted by the memory model, and measured by the ledger: the worst device of the run."""
+    lateness: float
+    """Late share of all paced time, see PaceReport."""
+    final_plan: dict[str, dict[str, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarize(events: Sequence[Event], samples: SampleCounts, predicted_peak: Callable[[Plan], int]) -> Summary:
+    """Sum up the events of a finished run. Raises ValueError if it has no step."""
+    reports = [event for event in events if isinstance(event, StepReport)]
+    changes = [event for event in events if isinstance(event, TransitionReport)]
+    plans = [event.plan for event in events if isinstance(event, Started | TransitionReport)]
+    if not reports:
+        raise ValueError("a run without a step has no summary")
+    declared = sum(report.declared_s for report in reports)
+    return Summary(
+        steps=len(reports),
+        reward_first=reports[0].reward,
+        reward_last=reports[-1].reward,
+        transitions=[_transition(change) for change in changes],
+        samples_seen=samples.seen,
+        samples_repeated=samples.repeated,
+        samples_skipped=samples.skipped,
+        peak_bytes={
+            "predicted": max(map(predicted_peak, plans)),
+            "measured": max(peak for report in reports for peak in report.peak_bytes.values()),
+        },
+        lateness=sum(report.late_s for report in reports) / declared if declared else 0.0,
+        final_plan=plan_dict(plans[-1]),
+    )
+
+
+def plan_dict(plan: Plan) -> dict[str, dict[str, Any]]:
+    """A plan as plain values."""
+    return {
+        name: {
+            "tp": stage.layout.tp,
+            "pp": stage.layout.pp,
+            "dp": stage.dp,
+            "devices": list(stage.devices),
+            "micro_batch": stage.micro_batch,
+        }
+        for name, stage in plan.stages.items()
+    }
+
+
+def _transition(change: TransitionReport) -> dict[str, Any]:
+    outcome: Mapping[str, Any] = asdict(change.outcome)
+    return {
+        "step": change.step,
+        "epoch": change.epoch,
+        "primitives": dict(change.primitives),
+        "joined": list(change.joined),
+        "left": list(change.left),
+        **outcome,
+    }

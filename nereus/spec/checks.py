@@ -1,0 +1,141 @@
+"""The rules between fields: each check takes a job and yields what is wrong with it.
+
+The rules of a single layout hold at the start and after each scripted transition; `script.py` walks the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+
+from nereus.spec.devices import format_devices
+from nereus.spec.job import Job
+from nereus.spec.model import SMOLLM2
+from nereus.spec.plan import StageChoice
+from nereus.spec.problems import Problem, one_of, unknown
+from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, STAGES
+
+Check = Callable[[Job], Iterator[Problem]]
+
+MIN_LETTER_VOCAB = 32
+"""Tokens that letter_class needs: the letters, and a few that name the class and frame the prompt."""
+
+
+def check_weights(job: Job) -> Iterator[Problem]:
+    """Published weights have their own shape and tokenizer."""
+    if job.weights == "smollm2" and job.model != SMOLLM2:
+        yield Problem("model", "another shape than SmolLM2's", "with weights smollm2, leave model out")
+    if job.weights == "smollm2" and job.task.name != "chain_sum":
+        yield Problem("task.name", job.task.name, "with weights smollm2 it must be chain_sum")
+
+
+def check_task(job: Job) -> Iterator[Problem]:
+    """The vocabulary holds the task's tokens, and a step draws no prompt twice."""
+    if job.task.name == "letter_class" and job.model.vocab_size < MIN_LETTER_VOCAB:
+        yield Problem("model.vocab_size", job.model.vocab_size, f"letter_class needs at least {MIN_LETTER_VOCAB} tokens")
+    if job.task.num_prompts < job.workload.prompts_per_step:
+        least = job.workload.prompts_per_step
+        yield Problem("task.num_prompts", job.task.num_prompts, f"it must be at least prompts_per_step, which is {least}")
+
+
+def check_updates(job: Job) -> Iterator[Problem]:
+    """The updates of a step have equal shares of its sequences."""
+    updates, batch = job.grpo.updates_per_step, job.global_batch
+    if batch % updates:
+        yield Problem(
+            "grpo.updates_per_step", updates, f"it must divide the global batch of {batch} ({_batch_in_words(job)})"
+        )
+
+
+def check_response_cap(job: Job) -> Iterator[Problem]:
+    """The corners of the curriculum come in the order of their steps."""
+    for index, (a, b) in enumerate(pairwise(job.workload.response_cap), 1):
+        if b.step <= a.step:
+            yield Problem(f"workload.response_cap[{index}].step", b.step, f"it must be above the one before, {a.step}")
+
+
+def check_rollouts(job: Job) -> Iterator[Problem]:
+    """A path is given exactly when rollouts are read."""
+    if job.rollouts.source == "recorded" and job.rollouts.path is None:
+        yield Problem("rollouts.path", None, "source recorded needs the path of recorded rollouts")
+    if job.rollouts.source == "live" and job.rollouts.path is not None:
+        yield Problem("rollouts.path", job.rollouts.path, "only source recorded reads a path; to write one, use record")
+
+
+def check_plan(job: Job) -> Iterator[Problem]:
+    """The plan at the start names all model-stages, each with a layout that the model and the cluster admit."""
+    for stage in STAGES:
+        if stage not in job.plan:
+            yield Problem(f"plan.{stage}", None, f"the model-stage is required; a plan names {', '.join(STAGES)}")
+    yield from check_choices(job, "plan", job.plan)
+
+
+def check_choices(job: Job, field: str, choices: Mapping[str, StageChoice]) -> Iterator[Problem]:
+    """What is wrong with the layouts and devices of some model-stages, whoever else is on these devices."""
+    for stage, choice in choices.items():
+        if stage not in STAGES:
+            yield Problem(f"{field}.{stage}", _in_words(choice), unknown(stage, STAGES, "model-stage"))
+            continue
+        yield from _check_layout(job, f"{field}.{stage}", stage, choice)
+        yield from _check_batch(job, f"{field}.{stage}", stage, choice)
+        yield from _check_devices(job, f"{field}.{stage}", choice)
+
+
+def _check_layout(job: Job, field: str, stage: str, choice: StageChoice) -> Iterator[Problem]:
+    heads, kv_heads = job.model.num_heads, job.model.num_kv_heads
+    degrees = range(1, min(heads, job.cluster.num_devices) + 1)
+    allowed = [tp for tp in degrees if heads % tp == 0 and (kv_heads % tp == 0 or tp % kv_heads == 0)]
+    if heads % choice.tp:
+        yield Problem(f"{field}.tp", choice.tp, f"it must divide the {heads} query heads: {one_of(allowed)}")
+    elif kv_heads % choice.tp and choice.tp % kv_heads:
+        rule = f"it must divide the {kv_heads} key-value heads or be a multiple of them"
+        yield Problem(f"{field}.tp", choice.tp, f"{rule}: {one_of(allowed)}")
+    if stage == ACTOR_GENERATION and choice.pp != 1:
+        yield Problem(f"{field}.pp", choice.pp, "it must be 1: generation has no pipeline")
+    elif choice.pp > job.model.num_layers:
+        yield Problem(f"{field}.pp", choice.pp, f"it must be at most the {job.model.num_layers} layers")
+
+
+def _check_batch(job: Job, field: str, stage: str, choice: StageChoice) -> Iterator[Problem]:
+    batch, what = job.global_batch, f"the global batch of {job.global_batch} ({_batch_in_words(job)})"
+    if stage == ACTOR_TRAINING and job.grpo.updates_per_step > 1:
+        batch //= job.grpo.updates_per_step
+        what = f"the {batch} sequences of one update ({_batch_in_words(job)}, {job.grpo.updates_per_step} updates)"
+    if batch % choice.dp:
+        yield Problem(f"{field}.dp", choice.dp, f"it must divide {what}: {one_of(_divisors(job, batch))}")
+    elif choice.micro_batch > max(batch // choice.dp, 1):
+        share = f"it must be at most {batch // choice.dp}, the share of one of {choice.dp} EMUs in {what}"
+        yield Problem(f"{field}.micro_batch", choice.micro_batch, share)
+
+
+def _divisors(job: Job, batch: int) -> list[int]:
+    return [dp for dp in range(1, min(max(batch, 1), job.cluster.num_devices) + 1) if batch % dp == 0]
+
+
+def _batch_in_words(job: Job) -> str:
+    return f"{job.workload.prompts_per_step} prompts x {job.workload.samples_per_prompt} samples"
+
+
+def _check_devices(job: Job, field: str, choice: StageChoice) -> Iterator[Problem]:
+    cluster, devices, needed = job.cluster, choice.devices, choice.num_devices
+    there = f"the cluster has {cluster.num_devices} ({cluster.nodes} nodes x {cluster.devices_per_node})"
+    degrees = f"tp {choice.tp} x pp {choice.pp} x dp {choice.dp}"
+    if needed > cluster.num_devices:
+        yield Problem(f"{field}.devices", needed, f"{degrees} takes {needed} devices, and {there}; lower tp, pp or dp")
+        return
+    beyond = tuple(device for device in devices if device >= cluster.num_devices)
+    if beyond:
+        yield Problem(
+            f"{field}.devices",
+            format_devices(beyond),
+            f"{there}, numbered {format_devices(tuple(range(cluster.num_devices)))}",
+        )
+    if len(set(devices)) != len(devices):
+        yield Problem(f"{field}.devices", format_devices(devices), "a device can be named once only")
+    if len(devices) != needed:
+        seen = f"{len(devices)} {'is' if len(devices) == 1 else 'are'} named"
+        yield Problem(f"{field}.devices", format_devices(devices), f"{degrees} takes {needed} devices, {seen}")
+
+
+def _in_words(choice: StageChoice) -> str:
+    return f"tp {choice.tp} pp {choice.pp} dp {choice.dp}"

@@ -1,0 +1,176 @@
+"""Carries out installed operations on the shards of one endpoint: local copies, then exchanges.
+
+    install(program): groups made, bytes checked, nothing moved
+    run(op):  open the units it makes -> copy what is resident -> post messages -> gathers -> wait -> unpack
+    bind(units): everything else is released
+
+Both ends of a message walk the same moves in the same order, so that contents line up without a header. It runs in any
+process on the thread of the transfer lane, over Gloo or NCCL alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from nereus.emu.digest import BoxDigest
+from nereus.emu.unit import Emu
+from nereus.errors import OutOfDeviceMemory, StaleUnitError, StoreError
+from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.transition.ops import GroupKey, Op, Pairwise, Program
+from nereus.transport.communicators import Communicators
+from nereus.transport.digest import unit_digests
+from nereus.transport.exchange import Exchanges
+from nereus.transport.memory import DeviceMemory
+from nereus.transport.ports import Shards, ShardStore
+from nereus.transport.store import shards_bytes
+
+
+class Installation(NamedTuple):
+    """What installing a program took."""
+
+    groups_made: int
+    groups_reused: int
+    seconds: float
+
+
+class Completion(NamedTuple):
+    """What one endpoint's part of an operation took."""
+
+    bytes_received: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Installed:
+    op: Op
+    state: StateSpec | None
+    """The logical state of the op's model-stage, if it makes units."""
+
+
+class Executor:
+    """The operations of one endpoint. One thread calls it; an abort reaches it through its communicators."""
+
+    def __init__(self, store: ShardStore, communicators: Communicators, memory: DeviceMemory, endpoint: EndpointId) -> None:
+        self.endpoint = endpoint
+        self._store = store
+        self._communicators = communicators
+        self._memory = memory
+        self._epoch = -1
+        self._ops: dict[str, _Installed] = {}
+
+    def install(self, program: Program) -> Installation:
+        """Make the program's communicators and keep its operations.
+
+        A newer epoch replaces the operations that make or end units; repeatable ones (weight syncs) stay until `bind`.
+        Raises OutOfDeviceMemory with the operation that would not fit, StaleUnitError for an older epoch,
+        TransitionFailed when a group cannot be made; nothing is installed then.
+        """
+        start = time.perf_counter()
+        if program.epoch < self._epoch:
+            raise StaleUnitError(f"endpoint {self.endpoint}: program of epoch {program.epoch}, {self._epoch} is installed")
+        self._check_memory(program)
+        made, reused = self._communicators.ensure(program.groups, f"e{program.epoch}")
+        if program.epoch > self._epoch:
+            self._ops = {name: known for name, known in self._ops.items() if _is_repeatable(known.op)}
+        self._epoch = program.epoch
+        for op in program.ops:
+            self._ops[op.id] = _Installed(op, program.states.get(op.stage))
+        return Installation(made, reused, time.perf_counter() - start)
+
+    @torch.no_grad()
+    def run(self, op_id: str) -> Completion:
+        """Carry out this endpoint's part of an installed operation; returns when all of it has landed.
+
+        A Destroy releases its unit; other operations leave their inputs until `bind`. On a failure the units that it
+        opened are released again and the error is raised as it came; a weight sync that failed leaves its target units
+        partly written, and must be run again before they are used. Raises StaleUnitError for an unknown operation.
+        """
+        start = time.perf_counter()
+        installed = self._ops.get(op_id)
+        if installed is None:
+            raise StaleUnitError(f"endpoint {self.endpoint}: operation {op_id} is not installed, or has run already")
+        op, opened = installed.op, list[UnitId]()
+        try:
+            for emu in op.makes:
+                self._store.open(emu.unit, self._shards(emu, installed.state))
+                opened.append(emu.unit)
+            received = self._move(op)
+            if op.primitive == "Destroy":
+                for emu in op.ends:
+                    self._store.release(emu.unit)
+        except BaseException:
+            for unit in opened:
+                self._store.release(unit)
+            raise
+        if not _is_repeatable(op):
+            del self._ops[op_id]
+        return Completion(received, time.perf_counter() - start)
+
+    def digest(self, units: Iterable[UnitId]) -> dict[UnitId, tuple[BoxDigest, ...]]:
+        """The digests of every box that is held here of these units. Raises StaleUnitError for a unit that is not open."""
+        units, held = list(units), self._store.catalog()
+        for unit in units:
+            if unit not in held:
+                raise StaleUnitError(f"endpoint {self.endpoint}: unit {unit} is not open here and has no digest")
+        return {unit: unit_digests(self._store, unit) for unit in units}
+
+    def bind(self, keep_units: Set[UnitId], keep_groups: Set[GroupKey]) -> None:
+        """Release all other units, drop all other groups, and forget operations on units that are gone. Idempotent."""
+        for unit in list(self._store.catalog()):
+            if unit not in keep_units:
+                self._store.release(unit)
+        self._communicators.drop(keep_groups)
+        held = set(self._store.catalog())
+        self._ops = {name: known for name, known in self._ops.items() if self._units_of(known.op) <= held}
+
+    def _move(self, op: Op) -> int:
+        """Local copies and exchanges; returns the bytes received."""
+        exchanges = Exchanges.of(op, self.endpoint)
+        with self._memory.holding(op.id, exchanges.buffer_bytes, "buffers"):
+            for move in op.copies:
+                source = self._store.read(move.source.unit, move.tensor.ref, move.box)
+                self._store.write(move.target.unit, move.tensor.ref, move.box).copy_(source)
+            exchanges.run(self._store, self._communicators)
+        return exchanges.received_bytes
+
+    def _check_memory(self, program: Program) -> None:
+        """Walk through the program's operations in order, as if nothing else changed meanwhile."""
+        used, sizes = self._memory.used_bytes, {u: shards_bytes(s) for u, s in self._store.catalog().items()}
+        for op in program.ops:
+            for emu in op.makes:
+                sizes[emu.unit] = shards_bytes(self._shards(emu, program.states.get(op.stage)))
+            opens = sum(sizes[emu.unit] for emu in op.makes)
+            buffers = Exchanges.of(op, self.endpoint).buffer_bytes
+            if used + opens + buffers > self._memory.capacity_bytes:
+                device, capacity = self._memory.device, self._memory.capacity_bytes
+                raise OutOfDeviceMemory(device, op.id, opens + buffers, used, capacity)
+            used += opens
+            if op.primitive == "Destroy":
+                used -= sum(sizes.get(emu.unit, 0) for emu in op.ends)
+
+    def _shards(self, emu: Emu, state: StateSpec | None) -> Shards:
+        if state is None:
+            raise StoreError(f"endpoint {self.endpoint}: the program opens {emu.unit} without the state of {emu.stage}")
+        return state.shards(emu.layout, emu.rank_of(self.endpoint))
+
+    def _units_of(self, op: Op) -> set[UnitId]:
+        """The units at this endpoint that an operation reads, writes, makes or ends."""
+        units = {emu.unit for emu in (*op.makes, *op.ends)}
+        sites = {site for move in op.copies for site in (move.source, move.target)}
+        for exchange in op.exchanges:
+            if isinstance(exchange, Pairwise):
+                sites |= {site for move in exchange.moves for site in (move.source, move.target)}
+            else:
+                at = exchange.group.members.index(self.endpoint)
+                units |= {exchange.targets[at], *(part.unit for part in exchange.parts[at])}
+        return units | {site.unit for site in sites if site.endpoint == self.endpoint}
+
+
+def _is_repeatable(op: Op) -> bool:
+    """Whether an operation only refreshes live units, as a weight sync does."""
+    return not op.makes and not op.ends

@@ -1,0 +1,212 @@
+"""Builders of plans, units and states, and an independent cut of tensors into shards.
+
+    "tp4 pp2 dp2" -> StagePlan, EMUs          element_mask(tensor, ...) -> which elements a rank holds
+
+`element_mask` is written from the paper and the design (grains shared out by whole division, kv heads repeated, layers
+in contiguous runs), not from the code: it is the reference of the geometry and movement tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nereus.emu.plan import StagePlan
+from nereus.emu.unit import Emu, counter_tensors
+from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.dense import dense_parameters, state_spec
+from nereus.layout.layout import Layout
+from nereus.layout.tensors import CanonicalTensor, Kind, Place, Segment, TensorRef
+from nereus.spec.model import ModelShape
+
+Mask = NDArray[np.bool_]
+Values = NDArray[np.int64]
+
+STAGE = "actor_training"
+NUM_DEVICES = 160
+ENDPOINT_OF = {device: f"d{device}.0" for device in range(NUM_DEVICES)}
+DEVICE_OF = {endpoint: device for device, endpoint in ENDPOINT_OF.items()}
+ONE_NODE = dict.fromkeys(range(NUM_DEVICES), 0)
+
+
+def degrees(text: str) -> dict[str, int]:
+    """Degrees of parallelism of a text such as "tp4 pp2 dp2"; what is left out is 1."""
+    found = {"tp": 1, "pp": 1, "dp": 1}
+    found.update({word[:2]: int(word[2:]) for word in text.split()})
+    return found
+
+
+def make_layout(text: str) -> Layout:
+    """The layout of "tp4 pp2"."""
+    found = degrees(text)
+    return Layout(found["tp"], found["pp"])
+
+
+def make_plan(text: str, *, stage: str = STAGE, devices: Iterable[int] | None = None) -> StagePlan:
+    """The stage plan of "tp4 pp2 dp2" on these devices; on 0, 1, 2 .. by default."""
+    layout, dp = make_layout(text), degrees(text)["dp"]
+    return StagePlan(stage, layout, dp, tuple(range(layout.size * dp) if devices is None else devices))
+
+
+def make_emus(text: str, *, stage: str = STAGE, devices: Iterable[int] | None = None, epoch: int = 0) -> tuple[Emu, ...]:
+    """The EMUs of "tp4 pp2 dp2" on the endpoints of these devices, in replica order."""
+    plan = make_plan(text, stage=stage, devices=devices)
+    size, names = plan.layout.size, [ENDPOINT_OF[device] for device in plan.devices]
+    return tuple(
+        Emu(UnitId(stage, index, epoch), plan.layout, tuple(names[index * size : (index + 1) * size]))
+        for index in range(plan.dp)
+    )
+
+
+def make_emu(text: str, *, stage: str = STAGE, devices: Iterable[int] | None = None, epoch: int = 0) -> Emu:
+    """The only EMU of "tp4 pp2"."""
+    (emu,) = make_emus(text, stage=stage, devices=devices, epoch=epoch)
+    return emu
+
+
+def endpoints_of(devices: Iterable[int]) -> tuple[EndpointId, ...]:
+    return tuple(ENDPOINT_OF[device] for device in devices)
+
+
+def devices_of(emu: Emu) -> tuple[int, ...]:
+    return tuple(DEVICE_OF[endpoint] for endpoint in emu.endpoints)
+
+
+def shape_texts(max_devices: int, num_layers: int = 6) -> list[str]:
+    """Every "tp pp dp" over at most this many devices and with at most one pipeline rank per layer."""
+    upto = range(1, max_devices + 1)
+    return [
+        f"tp{tp} pp{pp} dp{dp}"
+        for tp in upto
+        for pp in upto
+        for dp in upto
+        if tp * pp * dp <= max_devices and pp <= num_layers
+    ]
+
+
+class UnitNames:
+    """Names units one after the other, as a transition does."""
+
+    def __init__(self, stage: str = STAGE, epoch: int = 1) -> None:
+        self._stage, self._epoch, self._next = stage, epoch, 0
+
+    def __call__(self) -> UnitId:
+        self._next += 1
+        return UnitId(self._stage, self._next - 1, self._epoch)
+
+
+def make_model(*, num_layers: int = 6, num_heads: int = 4, num_kv_heads: int = 2, vocab: int = 51, tied: bool) -> ModelShape:
+    """A dense decoder of a few hundred elements."""
+    return ModelShape(
+        hidden_size=4,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=2,
+        ffn_size=12,
+        vocab_size=vocab,
+        tie_embeddings=tied,
+    )
+
+
+def make_state(model: ModelShape, *, optimizer: bool = False, dtype: str = "float32") -> StateSpec:
+    """All canonical tensors of a dense model, counters included."""
+    return state_spec(model, dtype, counter_tensors(), optimizer=optimizer)
+
+
+def thin_state(model: ModelShape) -> StateSpec:
+    """The dense model with a few of each layer's tensors: every sharding rule on some layer, on every layer something."""
+    rules = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.gate_proj")
+
+    def kept(tensor: CanonicalTensor) -> bool:
+        if tensor.layer is None:
+            return True
+        part = tensor.name.split(".", 3)[3].removesuffix(".weight")
+        return part in {rules[tensor.layer % 5], rules[(tensor.layer + 2) % 5]}
+
+    parameters = tuple(tensor for tensor in dense_parameters(model, "float32") if kept(tensor))
+    return StateSpec((*parameters, *counter_tensors()), model.num_layers)
+
+
+def fused_state(num_layers: int = 6, num_heads: int = 8, num_kv_heads: int = 2) -> StateSpec:
+    """A model with fused q/k/v and gate/up tensors, as Megatron and vLLM hold them."""
+    heads, kv, ffn = num_heads * 2, num_kv_heads * 2, 10
+
+    def fused(layer: int, name: str, *segments: Segment) -> CanonicalTensor:
+        shape = (sum(segment.length for segment in segments), 3)
+        return CanonicalTensor(f"{layer}.{name}", Kind.PARAMETER, shape, "float32", Place.LAYER, layer, 0, segments)
+
+    tensors = [
+        tensor
+        for layer in range(num_layers)
+        for tensor in (
+            fused(layer, "qkv", Segment(heads, 2), Segment(kv, 2), Segment(kv, 2)),
+            fused(layer, "gate_up", Segment(ffn), Segment(ffn)),
+        )
+    ]
+    return StateSpec((*tensors, *counter_tensors()), num_layers)
+
+
+def holders_of_grain(grain: int, num_grains: int, parts: int) -> list[int]:
+    """Which of `parts` hold a grain: one part if there are enough grains, else the neighbours that share it."""
+    if num_grains >= parts:
+        return [max(part for part in range(parts) if part * num_grains // parts <= grain)]
+    return [part for part in range(parts) if part * num_grains // parts == grain]
+
+
+def layer_owner(layer: int, num_layers: int, pp: int) -> int:
+    """The pipeline rank of a layer: contiguous runs of whole division."""
+    return max(rank for rank in range(pp) if rank * num_layers // pp <= layer)
+
+
+@lru_cache(maxsize=200_000)
+def element_mask(tensor: CanonicalTensor, tp: int, pp: int, tp_rank: int, pp_rank: int, num_layers: int) -> Mask:
+    """Which elements of a tensor a rank holds, as a mask of the whole tensor."""
+    mask = np.zeros(tensor.shape, dtype=bool)
+    owners = {
+        Place.EVERYWHERE: range(pp),
+        Place.FIRST: [0],
+        Place.LAST: [pp - 1],
+        Place.ENDS: [0, pp - 1],
+        Place.LAYER: [layer_owner(tensor.layer or 0, num_layers, pp)],
+    }[tensor.place]
+    if pp_rank in owners:
+        if tensor.axis is None:
+            mask[...] = True
+        else:
+            np.moveaxis(mask, tensor.axis, 0)[_rows(tensor.segments, tp, tp_rank)] = True
+    mask.setflags(write=False)
+    return mask
+
+
+def _rows(segments: Sequence[Segment], tp: int, tp_rank: int) -> list[int]:
+    rows, start = [], 0
+    for segment in segments:
+        num_grains = segment.length // segment.grain
+        for grain in range(num_grains):
+            if tp_rank in holders_of_grain(grain, num_grains, tp):
+                first = start + grain * segment.grain
+                rows += range(first, first + segment.grain)
+        start += segment.length
+    return rows
+
+
+def rank_masks(state: StateSpec, emu: Emu) -> Iterator[tuple[EndpointId, CanonicalTensor, Mask]]:
+    """What each endpoint of a unit holds of each tensor; ranks are numbered with tp fastest."""
+    tp, pp = emu.layout.tp, emu.layout.pp
+    for rank, endpoint in enumerate(emu.endpoints):
+        for tensor in state.tensors:
+            yield endpoint, tensor, element_mask(tensor, tp, pp, rank % tp, rank // tp, state.num_layers)
+
+
+def global_values(state: StateSpec) -> dict[TensorRef, Values]:
+    """A value for every element of the logical state, all of them different."""
+    values: dict[TensorRef, Values] = {}
+    start = 0
+    for tensor in state.tensors:
+        values[tensor.ref] = np.arange(start, start + tensor.num_elements, dtype=np.int64).reshape(tensor.shape)
+        start += tensor.num_elements
+    return values

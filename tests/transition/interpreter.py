@@ -1,0 +1,87 @@
+"""Carries out a transition on numpy shards in one process: the reference of the lowering tests.
+
+Each shard is a whole array in which -1 marks what has not landed. Reading what has not landed, writing twice, and touching
+a unit that is not there are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from nereus.emu.unit import Emu
+from nereus.layout.box import Box
+from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.tensors import TensorRef
+from nereus.transition.ops import AllGather, Op
+from tests.builders import Values, global_values, rank_masks
+
+Key = tuple[EndpointId, UnitId]
+
+
+def at(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(low, high) for low, high in zip(box.low, box.high, strict=True))
+
+
+def cut_afresh(state: StateSpec, emus: Iterable[Emu]) -> dict[Key, dict[TensorRef, Values]]:
+    """What these units hold of the global values; -1 where they hold nothing."""
+    values = global_values(state)
+    shards: dict[Key, dict[TensorRef, Values]] = {}
+    for emu in emus:
+        for endpoint, tensor, mask in rank_masks(state, emu):
+            shards.setdefault((endpoint, emu.unit), {})[tensor.ref] = np.where(mask, values[tensor.ref], -1)
+    return shards
+
+
+class Interpreter:
+    """The shards of all endpoints; `run` carries out one operation on all its members."""
+
+    def __init__(self, state: StateSpec, emus: Iterable[Emu]) -> None:
+        self._state = state
+        self.shards = cut_afresh(state, emus)
+
+    def run(self, op: Op) -> None:
+        for emu in op.makes:
+            for endpoint in emu.endpoints:
+                assert (endpoint, emu.unit) not in self.shards, "a unit is opened once"
+                empty = {t.ref: np.full(t.shape, -1, dtype=np.int64) for t in self._state.tensors}
+                self.shards[endpoint, emu.unit] = empty
+        for copy in op.copies:
+            assert copy.source.endpoint == copy.target.endpoint, "a copy stays on its endpoint"
+            self._write(copy.target, copy.tensor.ref, copy.box, self._read(copy.source, copy.tensor.ref, copy.box))
+        for exchange in op.exchanges:
+            members = exchange.group.members
+            assert members == tuple(sorted(set(members)))
+            if isinstance(exchange, AllGather):
+                self._gather(exchange)
+                continue
+            for move in exchange.moves:
+                assert {move.source.endpoint, move.target.endpoint} <= set(members)
+                assert move.source.endpoint != move.target.endpoint
+                self._write(move.target, move.tensor.ref, move.box, self._read(move.source, move.tensor.ref, move.box))
+        if op.primitive == "Destroy":
+            for emu in op.ends:
+                for endpoint in emu.endpoints:
+                    del self.shards[endpoint, emu.unit]
+
+    def _gather(self, gather: AllGather) -> None:
+        members = gather.group.members
+        assert len(gather.parts) == len(gather.targets) == len(members)
+        for sender, parts in zip(members, gather.parts, strict=True):
+            for part in parts:
+                values = self._read((sender, part.unit), part.tensor.ref, part.box)
+                for receiver, unit in zip(members, gather.targets, strict=True):
+                    if receiver != sender:
+                        self._write((receiver, unit), part.tensor.ref, part.box, values)
+
+    def _read(self, site: Key, ref: TensorRef, box: Box) -> Values:
+        values = self.shards[tuple(site)][ref][at(box)]
+        assert values.size, "nothing is read"
+        assert (values >= 0).all(), f"{site} reads {ref} {box}, which has not landed"
+        return values
+
+    def _write(self, site: Key, ref: TensorRef, box: Box, values: Values) -> None:
+        target = self.shards[tuple(site)][ref]
+        assert (target[at(box)] < 0).all(), f"{site} writes {ref} {box} twice"
+        target[at(box)] = values

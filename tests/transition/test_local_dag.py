@@ -1,0 +1,302 @@
+"""Local DAGs: any order that the edges admit is legal and ends in the target, for every pair of small plans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nereus.emu.primitives import Collection, Destroy, Extend, Merge, Split, apply
+from nereus.emu.unit import Emu
+from nereus.errors import LayoutError
+from nereus.transition.arrange import arrange
+from nereus.transition.local import LocalDag, local_dag
+from tests.builders import (
+    DEVICE_OF,
+    ENDPOINT_OF,
+    ONE_NODE,
+    STAGE,
+    degrees,
+    devices_of,
+    endpoints_of,
+    make_emu,
+    make_emus,
+    make_layout,
+    make_plan,
+)
+from tests.transition.scenarios import SHAPES, any_topological_order, current_emus, sub_units, target_plan
+
+Written = tuple[str, tuple[int, ...]]
+
+
+def dag_between(current: tuple[Emu, ...], text: str, devices: list[int] | None = None) -> LocalDag:
+    plan = target_plan(current, text) if devices is None else make_plan(text, devices=devices)
+    return local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
+
+
+def end_of(current: tuple[Emu, ...], dag: LocalDag, order: list[int]) -> Collection:
+    collection: Collection = frozenset(current)
+    for index in order:
+        collection = apply(collection, dag.steps[index].primitive)
+    return collection
+
+
+def written(dag: LocalDag) -> list[tuple[str, list[tuple[int, ...]]]]:
+    """Each step as its verb, and the devices of the units that it makes, or ends if it makes none."""
+    return [
+        (type(step.primitive).__name__, [devices_of(emu) for emu in step.primitive.makes or step.primitive.ends])
+        for step in dag.steps
+    ]
+
+
+def counts(dag: LocalDag) -> Counter[str]:
+    return Counter(type(step.primitive).__name__ for step in dag.steps)
+
+
+# --- every pair --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_any_order_of_the_steps_is_legal_and_ends_in_the_target(source: str) -> None:
+    for seed, target in enumerate(SHAPES):
+        current = current_emus(source, seed)
+        plan = target_plan(current, target)
+        dag = local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
+        expected = [endpoints_of(group) for group in plan.groups]
+        for order_seed in range(3):
+            end = end_of(current, dag, any_topological_order(dag, Random(order_seed)))
+            assert end == frozenset(dag.result), target
+        assert [emu.endpoints for emu in dag.result] == expected, target
+        assert {emu.layout for emu in dag.result} == {plan.layout}, target
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_steps_wait_only_for_earlier_ones(source: str) -> None:
+    for target in SHAPES:
+        dag = dag_between(current_emus(source, 5), target)
+        assert all(max(step.after, default=-1) < index for index, step in enumerate(dag.steps)), target
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_default_order_is_split_destroy_extend_merge(source: str) -> None:
+    rank = {Split: 0, Destroy: 1, Extend: 2, Merge: 3}
+    for target in SHAPES:
+        verbs = [rank[type(step.primitive)] for step in dag_between(current_emus(source), target).steps]
+        assert verbs == sorted(verbs), target
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_number_of_primitives_is_what_the_layouts_ask_for(source: str) -> None:
+    """Every unit of T_sub stays if its devices do, so the counts follow from the degrees alone (paper, section 6)."""
+    for target in SHAPES:
+        old, new = make_layout(source), make_layout(target)
+        old_dp, new_dp, sub = degrees(source)["dp"], degrees(target)["dp"], old.common(new)
+        have, want = old_dp * old.size // sub.size, new_dp * new.size // sub.size
+        expected = Counter(
+            Split=old_dp * (sub != old), Destroy=max(0, have - want), Extend=max(0, want - have), Merge=new_dp * (sub != new)
+        )
+        assert counts(dag_between(current_emus(source, 3), target)) == +expected, target
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_plan_that_does_not_change_takes_no_steps(text: str) -> None:
+    current = current_emus(text, seed=7)
+    dag = dag_between(current, text)
+    assert (dag.steps, set(dag.result)) == ([], set(current))
+
+
+def test_replica_that_stays_is_not_rebuilt() -> None:
+    current = make_emus("tp2 dp2")
+    assert set(current) <= set(dag_between(current, "tp2 dp3").result)
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_units_that_a_transition_makes_have_names_of_their_own(source: str) -> None:
+    for target in SHAPES:
+        current = current_emus(source)
+        made = [emu.unit for step in dag_between(current, target).steps for emu in step.primitive.makes]
+        assert len({*made, *(emu.unit for emu in current)}) == len(made) + len(current)
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_transition_is_the_same_each_time(source: str) -> None:
+    for target in SHAPES[::5]:
+        assert dag_between(current_emus(source, 2), target) == dag_between(current_emus(source, 2), target)
+
+
+# --- the last copy -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_move_to_new_devices_destroys_the_last_copy_after_the_extends_that_read_it(source: str) -> None:
+    for target in SHAPES:
+        current = current_emus(source)
+        size = make_layout(target).size * degrees(target)["dp"]
+        dag = dag_between(current, target, devices=list(range(20, 20 + size)))
+        for order_seed in range(2):
+            order = any_topological_order(dag, Random(order_seed))
+            assert end_of(current, dag, order) == frozenset(dag.result), target
+        destroyed = {step.primitive.target for step in dag.steps if isinstance(step.primitive, Destroy)}
+        assert destroyed == units_before_extend(current, dag), target
+
+
+def units_before_extend(current: tuple[Emu, ...], dag: LocalDag) -> set[Emu]:
+    parts = {part for step in dag.steps if isinstance(step.primitive, Split) for part in step.primitive.parts}
+    return parts or set(current)
+
+
+def test_sole_unit_that_moves_is_extended_then_destroyed() -> None:
+    dag = dag_between(make_emus("tp2"), "tp2", devices=[2, 3])
+    assert written(dag) == [("Extend", [(2, 3)]), ("Destroy", [(0, 1)])]
+    assert dag.steps[1].after == {0}
+
+
+def test_sole_unit_that_moves_and_grows_is_destroyed_after_every_reader() -> None:
+    dag = dag_between(make_emus("tp1"), "tp1 dp2", devices=[1, 2])
+    assert written(dag) == [("Extend", [(1,)]), ("Extend", [(2,)]), ("Destroy", [(0,)])]
+    assert dag.steps[2].after == {0, 1}
+
+
+def test_extends_of_several_replicas_read_all_of_them() -> None:
+    dag = dag_between(make_emus("dp4"), "dp8")
+    assert len({step.primitive.reads for step in dag.steps}) == 4
+
+
+def test_extend_reads_the_replica_on_the_same_node() -> None:
+    current = make_emus("tp2 dp2", devices=[0, 1, 8, 9])
+    plan = make_plan("tp2 dp3", devices=[0, 1, 8, 9, 10, 11])
+    dag = local_dag(current, plan, ENDPOINT_OF, 1, lambda a, b: DEVICE_OF[a] // 8 == DEVICE_OF[b] // 8)
+    assert [devices_of(step.primitive.reads[0]) for step in dag.steps] == [(8, 9)]
+
+
+# --- where no order exists ---------------------------------------------------------------------------------------------
+
+
+def test_slot_that_no_replica_is_disjoint_from_is_refused_by_stage_and_slot() -> None:
+    with pytest.raises(LayoutError, match=r"actor_training.*d1\.0.*d2\.0"):
+        dag_between(make_emus("tp2"), "tp2", devices=[1, 2])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(SHAPES), st.sampled_from(SHAPES), st.permutations(range(12)))
+def test_target_is_reached_when_one_whole_unit_is_clear_of_every_new_slot(
+    source: str, target: str, order: list[int]
+) -> None:
+    """A unit of T_sub that is a slot itself, or touches none of the slots, can be the source of every Extend."""
+    current, size = current_emus(source), make_layout(target).size * degrees(target)["dp"]
+    plan = arrange(current, STAGE, make_layout(target), degrees(target)["dp"], order[:size], DEVICE_OF, ONE_NODE)
+    wanted = set(plan.devices)
+    clear = [u for u in sub_units(current, target) if set(devices_of(u)) <= wanted or not set(devices_of(u)) & wanted]
+    if clear:
+        dag = local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
+        assert end_of(current, dag, any_topological_order(dag, Random(1))) == frozenset(dag.result)
+
+
+@pytest.mark.xfail(strict=True, raises=LayoutError, reason="one survivor is chosen for all slots; the others are given up")
+def test_slots_that_overlap_different_replicas_are_each_read_from_the_other() -> None:
+    current = make_emus("tp2 dp2")
+    dag = dag_between(current, "tp2 dp2", devices=[0, 4, 2, 5])
+    assert end_of(current, dag, any_topological_order(dag, Random(0))) == frozenset(dag.result)
+
+
+@pytest.mark.xfail(strict=True, raises=LayoutError, reason="no relay: a later Extend could read the newborn replica")
+def test_slot_that_overlaps_the_only_replica_is_read_from_a_newborn_one() -> None:
+    current = make_emus("tp2")
+    dag = dag_between(current, "tp2 dp2", devices=[1, 2, 3, 4])
+    assert end_of(current, dag, any_topological_order(dag, Random(0))) == frozenset(dag.result)
+
+
+@pytest.mark.xfail(strict=True, raises=LayoutError, reason="Split interleaves its parts, so no unit is whole on a node")
+@pytest.mark.parametrize(
+    ("source", "target"), [("tp8", "tp4"), ("pp4", "pp2"), ("tp2 pp4", "tp2 pp2"), ("tp4 pp2", "tp2 pp2")]
+)
+def test_unit_that_loses_the_second_half_of_its_devices_shrinks_onto_the_first(source: str, target: str) -> None:
+    """Every transition of the plan space is covered by compositions of the primitives (paper, section 5.2)."""
+    current, size = make_emus(source), make_layout(target).size
+    plan = arrange(current, STAGE, make_layout(target), 1, range(size), DEVICE_OF, ONE_NODE)
+    local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
+
+
+# --- the paper's examples ----------------------------------------------------------------------------------------------
+
+
+def test_reward_inference_of_figure_6_is_split_in_four_loses_two_and_merges_two() -> None:
+    """(tp4, pp8) on GPUs 33-64 -> (tp8, pp2) on 16 of them; T_sub = (gcd(4, 8), gcd(8, 2)) = (4, 2)."""
+    current = make_emus("tp4 pp8", devices=range(33, 65))
+    dag = dag_between(current, "tp8 pp2", devices=[*_kept_devices(current)])
+    assert [(verb, [len(devices) for devices in units]) for verb, units in written(dag)] == [
+        ("Split", [8, 8, 8, 8]),
+        ("Destroy", [8]),
+        ("Destroy", [8]),
+        ("Merge", [16]),
+    ]
+    assert [sorted(step.after) for step in dag.steps] == [[], [0], [0], [0]]
+
+
+def _kept_devices(current: tuple[Emu, ...]) -> tuple[int, ...]:
+    """The devices, in rank order, of a (tp8, pp2) unit over the first two units of T_sub."""
+    devices = [device for unit in sub_units(current, "tp8 pp2")[:2] for device in devices_of(unit)]
+    return arrange(current, STAGE, make_layout("tp8 pp2"), 1, devices, DEVICE_OF, ONE_NODE).devices
+
+
+@pytest.mark.xfail(strict=True, raises=LayoutError, reason="the parts of the Split are interleaved over all 32 GPUs")
+def test_reward_inference_of_figure_6_releases_gpus_49_to_64() -> None:
+    """The paper's own GPUs: the two Destroys release 49-64, for which the actor and the critic wait."""
+    current = make_emus("tp4 pp8", devices=range(33, 65))
+    plan = arrange(current, STAGE, make_layout("tp8 pp2"), 1, range(33, 49), DEVICE_OF, ONE_NODE)
+    dag = local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
+    destroyed = [device for verb, units in written(dag) if verb == "Destroy" for unit in units for device in unit]
+    assert sorted(destroyed) == list(range(49, 65))
+
+
+def test_actor_of_the_16_to_32_example_extends_both_units_and_merges_pairs() -> None:
+    """(tp1, pp4) x 2 -> (tp2, pp4) x 2: T_sub = (1, 4), so no Split, no Destroy (paper, section 5.1)."""
+    current = make_emus("pp4 dp2", devices=range(8))
+    plan = arrange(current, STAGE, make_layout("tp2 pp4"), 2, [*range(8), *range(16, 24)], DEVICE_OF, ONE_NODE)
+    dag = local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
+    assert [(verb, [len(d) for d in units]) for verb, units in written(dag)] == [
+        ("Extend", [4]),
+        ("Extend", [4]),
+        ("Merge", [8]),
+        ("Merge", [8]),
+    ]
+    assert [devices for _, units in written(dag)[:2] for devices in units] == [(16, 17, 18, 19), (20, 21, 22, 23)]
+    assert {step.primitive.reads for step in dag.steps[:2]} == {(current[0],), (current[1],)}
+
+
+def test_critic_of_the_16_to_32_example_extends_both_units() -> None:
+    """(tp1, pp4) x 2 -> (tp1, pp4) x 4."""
+    current = make_emus("pp4 dp2", devices=range(8, 16))
+    dag = dag_between(current, "pp4 dp4", devices=[*range(8, 16), *range(24, 32)])
+    assert written(dag) == [("Extend", [(24, 25, 26, 27)]), ("Extend", [(28, 29, 30, 31)])]
+    assert {step.primitive.reads for step in dag.steps} == {(current[0],), (current[1],)}
+    assert dag.result[:2] == current
+
+
+@pytest.mark.parametrize(("whole", "part"), [("pp2", "pp1 dp2"), ("tp2", "tp1 dp2")])
+def test_split_of_figure_5a_is_one_step(whole: str, part: str) -> None:
+    assert written(dag_between(make_emus(whole), part)) == [("Split", [(0,), (1,)])]
+
+
+@pytest.mark.parametrize(("parts", "whole"), [("tp1 dp2", "tp2"), ("pp2 dp2", "pp4")])
+def test_merge_of_figure_5b_is_one_step(parts: str, whole: str) -> None:
+    assert counts(dag_between(make_emus(parts), whole)) == Counter(Merge=1)
+
+
+def test_extend_of_figure_5c_is_two_steps() -> None:
+    assert counts(dag_between(make_emus("tp2 dp2"), "tp2 dp4")) == Counter(Extend=2)
+
+
+def test_destroy_of_figure_5d_is_one_step() -> None:
+    assert written(dag_between(make_emus("tp2 dp2"), "tp2 dp1")) == [("Destroy", [(2, 3)])]
+
+
+def test_merge_waits_for_the_extend_that_fills_its_slot() -> None:
+    dag = dag_between((make_emu("tp1"),), "tp2")
+    assert [(verb, after) for (verb, _), after in zip(written(dag), (s.after for s in dag.steps), strict=True)] == [
+        ("Extend", frozenset()),
+        ("Merge", frozenset({0})),
+    ]

@@ -1,0 +1,123 @@
+"""The unit store: segments side by side, boxes as views, what has landed, all or nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nereus.errors import OutOfDeviceMemory, StoreError
+from nereus.layout.box import Box
+from nereus.layout.catalog import UnitId
+from nereus.layout.tensors import ITEM_BYTES, CanonicalTensor, Kind, Place, Segment, TensorRef
+from nereus.transport.memory import DeviceMemory
+from nereus.transport.store import DTYPES, UnitStore
+
+UNIT = UnitId("actor_training", 0, 3)
+FUSED = CanonicalTensor("gate_up", Kind.PARAMETER, (2, 12), "float32", Place.FIRST, None, 1, (Segment(4), Segment(8)))
+COUNT = CanonicalTensor("updates", Kind.SCALAR, (), "int64", Place.EVERYWHERE)
+GATE, UP = Box((0, 2), (2, 4)), Box((0, 8), (2, 12))
+SCALAR = Box((), ())
+SHARDS = {FUSED: (GATE, UP), COUNT: (SCALAR,)}
+NUM_BYTES = 4 * (4 + 8) + 8
+
+
+def make_store(capacity_bytes: int = 1000) -> tuple[UnitStore, DeviceMemory]:
+    memory = DeviceMemory("cpu", capacity_bytes)
+    return UnitStore(torch.device("cpu"), memory), memory
+
+
+def fill(store: UnitStore) -> None:
+    store.write(UNIT, FUSED.ref, GATE).fill_(1)
+    store.write(UNIT, FUSED.ref, UP).fill_(2)
+    store.write(UNIT, COUNT.ref, SCALAR).fill_(7)
+
+
+def test_every_movable_dtype_has_a_torch_dtype_of_its_size() -> None:
+    assert {name: dtype.itemsize for name, dtype in DTYPES.items()} == ITEM_BYTES
+
+
+def test_segments_lie_side_by_side_in_one_contiguous_tensor() -> None:
+    store, _ = make_store()
+    store.open(UNIT, SHARDS)
+    fill(store)
+    local = store.tensors(UNIT, Kind.PARAMETER)["gate_up"]
+    assert local.is_contiguous()
+    assert local.tolist() == [[1, 1, 2, 2, 2, 2]] * 2
+    assert store.tensors(UNIT, Kind.SCALAR)["updates"].item() == 7
+
+
+def test_read_is_a_view_of_any_box_inside_a_held_one() -> None:
+    store, _ = make_store()
+    store.open(UNIT, SHARDS)
+    fill(store)
+    store.read(UNIT, FUSED.ref, Box((1, 9), (2, 11))).fill_(5)
+    assert store.tensors(UNIT, Kind.PARAMETER)["gate_up"].tolist() == [[1, 1, 2, 2, 2, 2], [1, 1, 2, 5, 5, 2]]
+    store.read(UNIT, COUNT.ref, SCALAR).fill_(8)
+    assert store.tensors(UNIT, Kind.SCALAR)["updates"].item() == 8
+
+
+@pytest.mark.parametrize("box", [Box((0, 3), (2, 9)), Box((0, 4), (2, 8)), Box((0, 8), (3, 12)), Box((), ())])
+def test_box_outside_the_held_ones_is_refused_by_name(box: Box) -> None:
+    store, _ = make_store()
+    store.open(UNIT, SHARDS)
+    for verb in (store.read, store.write):
+        with pytest.raises(StoreError, match=r"actor_training/0@3: gate_up .* lies in none of the held boxes"):
+            verb(UNIT, FUSED.ref, box)
+    with pytest.raises(StoreError, match="holds nothing of bias"):
+        store.read(UNIT, TensorRef("bias", Kind.PARAMETER), box)
+
+
+def test_box_that_has_not_landed_is_not_read_and_the_unit_is_incomplete() -> None:
+    store, _ = make_store()
+    store.open(UNIT, SHARDS)
+    assert store.catalog() == {UNIT: {}}
+    store.write(UNIT, FUSED.ref, Box((0, 8), (1, 12)))
+    store.write(UNIT, FUSED.ref, Box((1, 8), (2, 10)))
+    with pytest.raises(StoreError, match=r"gate_up \(0, 8\):\(2, 12\) has not landed"):
+        store.read(UNIT, FUSED.ref, UP)
+    assert store.read(UNIT, FUSED.ref, Box((0, 8), (2, 10))).shape == (2, 2)
+    assert not store.is_complete(UNIT)
+    with pytest.raises(StoreError, match="is incomplete: gate_up"):
+        store.tensors(UNIT, Kind.PARAMETER)
+    assert sum(box.volume for box in store.catalog()[UNIT][FUSED]) == 6
+    fill(store)
+    assert store.is_complete(UNIT)
+    assert store.catalog() == {UNIT: SHARDS}
+
+
+def test_open_takes_all_bytes_or_none() -> None:
+    store, memory = make_store(capacity_bytes=2 * NUM_BYTES - 1)
+    store.open(UNIT, SHARDS)
+    assert memory.by_category()["units"] == NUM_BYTES == store.units()[UNIT]
+    other = UnitId("actor_training", 1, 3)
+    with pytest.raises(OutOfDeviceMemory, match="open actor_training/1@3"):
+        store.open(other, SHARDS)
+    assert list(store.units()) == [UNIT]
+    assert memory.used_bytes == NUM_BYTES
+
+
+def test_shards_that_do_not_fit_together_leave_no_bytes_reserved() -> None:
+    store, memory = make_store()
+    with pytest.raises(StoreError, match="do not lie side by side"):
+        store.open(UNIT, {FUSED: (GATE, Box((0, 8), (1, 12)))})
+    assert memory.used_bytes == 0
+    assert store.units() == {}
+
+
+def test_unit_is_opened_once_and_released_once() -> None:
+    store, memory = make_store()
+    store.open(UNIT, SHARDS)
+    with pytest.raises(StoreError, match="is open already"):
+        store.open(UNIT, SHARDS)
+    store.release(UNIT)
+    assert memory.used_bytes == 0
+    with pytest.raises(StoreError, match="is not open here"):
+        store.release(UNIT)
+
+
+def test_unit_without_shards_is_legal_and_complete() -> None:
+    store, memory = make_store()
+    store.open(UNIT, {FUSED: ()})
+    assert store.is_complete(UNIT)
+    assert store.tensors(UNIT, Kind.PARAMETER) == {}
+    assert memory.used_bytes == 0
