@@ -11,6 +11,7 @@ from pathlib import Path
 
 from actors.workers import RayWorkers
 from nereus.cost.memory import predicted_peak_bytes
+from nereus.rl.assemble import save_weights
 from nereus.rl.ledger import SampleLedger
 from nereus.rl.loop import RlLoop
 from nereus.rl.rollouts import RecordedRollouts, RolloutRecorder
@@ -20,6 +21,10 @@ from nereus.runtime.events import Event, Started
 from nereus.runtime.scripted import ScriptedController
 from nereus.runtime.summary import Summary, summarize
 from nereus.spec.job import Job
+from nereus.spec.stages import ACTOR_TRAINING
+
+WEIGHTS_FILE = "model.safetensors"
+"""The trained parameters, in the run's folder."""
 
 JOB_LANES = {"loop": 1, "watch": 1}
 """The loop has a thread of its own, so that watching never waits for it."""
@@ -34,6 +39,9 @@ class JobSpec:
     """The Ray node id of each device."""
     rendezvous: tuple[str, int]
     weights: Path | None
+    """A safetensors file with the first weights; None for random ones."""
+    folder: Path
+    """The run's folder, on the head node."""
 
 
 class JobActor:
@@ -57,6 +65,8 @@ class JobActor:
         loop = RlLoop(job, workers, self._source(workers), ledger, controller.boundary, recorder)
         for report in loop.run(release):
             self._events.append(report)
+        if job.save_weights:
+            save_weights(spec.folder / WEIGHTS_FILE, loop.weights(workers.describe().states[ACTOR_TRAINING]))
         return summarize(self._events, ledger, lambda plan: predicted_peak_bytes(job, plan))
 
     def feed(self, after: int) -> Sequence[Event]:

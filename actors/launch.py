@@ -68,7 +68,7 @@ class Launched:
 
 
 @contextmanager
-def launched(job: Job, address: str | None = None, weights: Path | None = None) -> Iterator[Launched]:
+def launched(job: Job, folder: Path, address: str | None = None, weights: Path | None = None) -> Iterator[Launched]:
     """Run `job` on a private cluster, or on the cluster at `address`; all its actors end with the context."""
     import ray
 
@@ -83,7 +83,8 @@ def launched(job: Job, address: str | None = None, weights: Path | None = None) 
         rendezvous = ray.remote(**head_options(head["NodeID"]))(Rendezvous).remote()
         stack.callback(ray.kill, rendezvous)
         where = ray.get(rendezvous.start.remote(head["NodeManagerAddress"]))
-        actor = ray.remote(**head_options(head["NodeID"], JOB_LANES))(JobActor).remote(JobSpec(job, nodes, where, weights))
+        spec = JobSpec(job, nodes, where, weights, folder)
+        actor = ray.remote(**head_options(head["NodeID"], JOB_LANES))(JobActor).remote(spec)
         stack.callback(ray.kill, actor)
         yield Launched(actor, actor.run.options(concurrency_group="loop").remote())
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.tensors import Kind
 from nereus.runtime.facts import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, Seeded
 from nereus.spec.job import Job
 from nereus.transition.ops import GroupKey, Program
 
 if TYPE_CHECKING:
+    from nereus.rl.assemble import Piece
     from nereus.rl.endpoint import Answer, NativeEndpoint, Status
     from nereus.rl.programs import Request
 
@@ -69,6 +71,9 @@ class Worker:
 
     def compute(self, unit: UnitId, epoch: int, request: Request) -> Answer:
         return self._endpoint.compute(unit, epoch, request)
+
+    def read(self, unit: UnitId, kind: Kind) -> tuple[Piece, ...]:
+        return self._endpoint.read(unit, kind)
 
     def abort(self) -> None:
         self._endpoint.abort()

@@ -23,6 +23,8 @@ from nereus.emu.unit import Emu, counter_tensors
 from nereus.errors import EndpointLost
 from nereus.layout.catalog import EndpointId
 from nereus.layout.dense import state_spec
+from nereus.layout.tensors import Kind
+from nereus.rl.assemble import Piece
 from nereus.rl.endpoint import Answer, Status, compute_groups
 from nereus.rl.fleet import Work
 from nereus.runtime.facts import EndpointDied, Fact, OpFailed
@@ -128,6 +130,10 @@ class RayWorkers:
     def sync(self, op: str) -> None:
         owners = {call(self._actors[e], Lane.TRANSFER, "run_op", op): e for e in self._synced[op]}
         self._all(owners, "weight sync")
+
+    def read(self, emu: Emu, kind: Kind) -> list[Piece]:
+        owners = {call(self._actors[e], Lane.CONTROL, "read", emu.unit, kind): e for e in emu.endpoints}
+        return [piece for pieces in self._all(owners, "reading the weights").values() for piece in pieces]
 
     def status(self) -> list[Status]:
         owners = {call(actor, Lane.CONTROL, "status"): endpoint for endpoint, actor in self._actors.items()}

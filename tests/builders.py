@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nereus.emu.plan import StagePlan
 from nereus.emu.unit import Emu, counter_tensors
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
-from nereus.layout.dense import dense_parameters, state_spec
+from nereus.layout.dense import dense_parameters, layer_name, state_spec
 from nereus.layout.layout import Layout
 from nereus.layout.tensors import CanonicalTensor, Kind, Place, Segment, TensorRef
 from nereus.spec.model import ModelShape
@@ -118,17 +118,11 @@ def make_state(model: ModelShape, *, optimizer: bool = False, dtype: str = "floa
 
 
 def thin_state(model: ModelShape) -> StateSpec:
-    """The dense model with a few of each layer's tensors: every sharding rule on some layer, on every layer something."""
-    rules = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.o_proj", "mlp.gate_proj")
-
-    def kept(tensor: CanonicalTensor) -> bool:
-        if tensor.layer is None:
-            return True
-        part = tensor.name.split(".", 3)[3].removesuffix(".weight")
-        return part in {rules[tensor.layer % 5], rules[(tensor.layer + 2) % 5]}
-
-    parameters = tuple(tensor for tensor in dense_parameters(model, "float32") if kept(tensor))
-    return StateSpec((*parameters, *counter_tensors()), model.num_layers)
+    """The dense model with one tensor in each layer, every sharding rule in some layer, and one counter."""
+    rules = ("self_attn.k_proj", "self_attn.q_proj", "self_attn.o_proj", "input_layernorm", "mlp.gate_proj")
+    kept = {layer_name(layer, rules[layer % len(rules)]) for layer in range(model.num_layers)}
+    parameters = tuple(t for t in dense_parameters(model, "float32") if t.layer is None or t.name in kept)
+    return StateSpec((*parameters, counter_tensors()[0]), model.num_layers)
 
 
 def fused_state(num_layers: int = 6, num_heads: int = 8, num_kv_heads: int = 2) -> StateSpec:

@@ -44,7 +44,7 @@ def _watch(job: Job, address: str | None, folder: Path, display: Display) -> Sum
     weights = _weights(job)
     with display, (folder / "events.jsonl").open("w") as log:
         display.say(f"{job.name}: {job.steps} steps on {job.cluster.num_devices} devices, run folder {folder}")
-        with launched(job, address, weights) as run:
+        with launched(job, folder, address, weights) as run:
             for event in run.watch():
                 log.write(json.dumps(event_dict(event)) + "\n")
                 log.flush()

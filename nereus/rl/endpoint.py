@@ -1,6 +1,6 @@
 """All that one native worker process owns, without Ray: shards, communicators, the executor and the stage programs.
 
-    transfer lane: seed, install, run_op, digest      compute lane: compute      control lane: bind, abort, status
+    transfer lane: seed, install, run_op, digest      compute lane: compute      control lane: bind, read, abort, status
 
 A call for a unit that is not bound in the caller's epoch is refused, so that nothing left over from before a transition can
 touch the units after it.
@@ -19,6 +19,7 @@ from nereus.emu.unit import Emu
 from nereus.errors import StaleUnitError
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.tensors import Kind
+from nereus.rl.assemble import Piece
 from nereus.rl.channels import Channels
 from nereus.rl.pacing import Pacer, PaceReport
 from nereus.rl.programs import Request, Result, Transients, run
@@ -140,6 +141,16 @@ class NativeEndpoint:
         with self._pacer.run():
             result = run(view, request, self._transients)
         return Answer(self._endpoint, result, self._pacer.report)
+
+    def read(self, unit: UnitId, kind: Kind) -> tuple[Piece, ...]:
+        """Copies of what this endpoint holds of a unit, one kind of state."""
+        held = self._store.catalog()[unit]
+        return tuple(
+            Piece(tensor.ref, box, self._store.read(unit, tensor.ref, box).cpu().clone())
+            for tensor, boxes in held.items()
+            if tensor.kind is kind
+            for box in boxes
+        )
 
     def abort(self) -> None:
         """Unblock every collective of this endpoint."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from nereus.emu.unit import Emu
+from nereus.layout.tensors import Kind
+from nereus.rl.assemble import Piece
 from nereus.rl.endpoint import Answer, Status
 from nereus.rl.programs import Request
 
@@ -24,6 +26,9 @@ class Fleet(Protocol):
 
     def sync(self, op: str) -> None:
         """Carry out an installed weight sync."""
+
+    def read(self, emu: Emu, kind: Kind) -> list[Piece]:
+        """What all ranks of a unit hold of one kind of state."""
 
     def status(self) -> list[Status]:
         """What every live device holds, and its peak since the last call."""

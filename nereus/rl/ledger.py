@@ -76,6 +76,10 @@ class SampleLedger:
         self._lease = (step, n)
         return tuple(self._at(position) for position in range(self._position, self._position + n))
 
+    def used(self, positions: Iterable[int], prompts: Iterable[int]) -> tuple[SampleId, ...]:
+        """The sample ids of what was really trained on: places in the global order, and the prompts found there."""
+        return tuple(SampleId(int(p), int(p) // self._num_prompts, int(i)) for p, i in zip(positions, prompts, strict=True))
+
     def commit(self, step: int, used: Iterable[SampleId] | None = None) -> None:
         """Book a leased step's prompts as consumed; committing the last committed step again changes nothing.
 

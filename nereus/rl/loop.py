@@ -17,10 +17,13 @@ from dataclasses import dataclass, field
 import torch
 
 from nereus.emu.unit import Emu
+from nereus.layout.catalog import StateSpec
+from nereus.layout.tensors import Kind
+from nereus.rl.assemble import assemble
 from nereus.rl.endpoint import Answer
 from nereus.rl.fleet import Fleet, Work
 from nereus.rl.grpo import group_advantages
-from nereus.rl.ledger import SampleLedger
+from nereus.rl.ledger import SampleId, SampleLedger
 from nereus.rl.programs import Request
 from nereus.rl.rollouts import Rollout, RolloutRecorder
 from nereus.rl.sources import RolloutSource
@@ -69,6 +72,8 @@ class RlLoop:
         self._job, self._fleet, self._source = job, fleet, source
         self._ledger, self._boundary, self._recorder = ledger, boundary, recorder
         self._updates = 0
+        self._used: tuple[SampleId, ...] = ()
+        self._release: Release | None = None
 
     def run(self, release: Release) -> Iterator[StepReport]:
         """All steps of the job from the first release on; yields the report of each."""
@@ -79,11 +84,17 @@ class RlLoop:
             prepared = self._train(step, rollout, release, clock)
             report = self._report(step, rollout, prepared, clock, time.perf_counter() - began)
             yield report
-            release = self._boundary(report)
+            release = self._release = self._boundary(report)
             clock = StepClock()
             with clock.timing("weight_sync"):
                 self._fleet.sync(release.sync_op)
-            self._ledger.commit(step)
+            self._ledger.commit(step, self._used)
+
+    def weights(self, state: StateSpec) -> dict[str, torch.Tensor]:
+        """The trained parameters after the last step, whole and by name."""
+        assert self._release is not None, "no step has run"
+        first = self._release.emus[ACTOR_TRAINING][0]
+        return assemble(state, self._fleet.read(first, Kind.PARAMETER), Kind.PARAMETER)
 
     def _rollout(self, step: int, release: Release, clock: StepClock) -> Rollout:
         prompts = self._ledger.lease(step, self._job.workload.prompts_per_step)
@@ -92,6 +103,8 @@ class RlLoop:
         clock.note(answers)
         if self._recorder is not None:
             self._recorder.write(step, rollout)
+        each = self._job.workload.samples_per_prompt
+        self._used = self._ledger.used(rollout.sample_ids[::each] // each, rollout.prompt_index[::each])
         return rollout
 
     def _train(self, step: int, rollout: Rollout, release: Release, clock: StepClock) -> list[Prepared]:

@@ -17,8 +17,8 @@ from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, STAGES
 
 Check = Callable[[Job], Iterator[Problem]]
 
-MIN_LETTER_VOCAB = 32
-"""Tokens that letter_class needs: the letters, and a few that name the class and frame the prompt."""
+LETTER_VOCAB = 64
+"""Tokens of letter_class: its four classes of 16 are the whole alphabet of nereus.rl.tokens."""
 
 
 def check_weights(job: Job) -> Iterator[Problem]:
@@ -31,8 +31,12 @@ def check_weights(job: Job) -> Iterator[Problem]:
 
 def check_task(job: Job) -> Iterator[Problem]:
     """The vocabulary holds the task's tokens, and a step draws no prompt twice."""
-    if job.task.name == "letter_class" and job.model.vocab_size < MIN_LETTER_VOCAB:
-        yield Problem("model.vocab_size", job.model.vocab_size, f"letter_class needs at least {MIN_LETTER_VOCAB} tokens")
+    if job.task.name == "letter_class" and job.model.vocab_size != LETTER_VOCAB:
+        yield Problem(
+            "model.vocab_size",
+            job.model.vocab_size,
+            f"letter_class has exactly {LETTER_VOCAB} tokens, in four classes of 16",
+        )
     if job.task.num_prompts < job.workload.prompts_per_step:
         least = job.workload.prompts_per_step
         yield Problem("task.num_prompts", job.task.num_prompts, f"it must be at least prompts_per_step, which is {least}")

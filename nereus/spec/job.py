@@ -66,6 +66,8 @@ class Job(Declared):
     """Changes of plan, in the order of their steps; none by default."""
     rollouts: Rollouts = Field(default_factory=Rollouts)
     """Where responses come from."""
+    save_weights: bool = False
+    """Whether the trained parameters are written to model.safetensors in the run's folder; they are gathered for it."""
 
     @model_validator(mode="before")
     @classmethod

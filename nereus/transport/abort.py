@@ -8,7 +8,8 @@ turn. That blocked operations then fail rests on observed behaviour of Gloo, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from threading import Event, Thread
 
@@ -21,11 +22,31 @@ LISTEN = timedelta(hours=1)
 """How long one wait for a key lasts; torch logs a warning at the end of each, so it is long."""
 
 
-def request_abort(store: Store, endpoints: Iterable[EndpointId]) -> None:
-    """Unblock every collective of these endpoints. Returns at once; may be called again, in any process."""
+ANSWER_POLL_S = 0.002
+"""Pause between two looks for the answers; an abort takes about 10 ms."""
+
+
+def request_abort(store: Store, endpoints: Iterable[EndpointId]) -> dict[EndpointId, int]:
+    """Unblock every collective of these endpoints. Returns at once, with the number of each one's request."""
+    requests: dict[EndpointId, int] = {}
     for endpoint in endpoints:
-        number = store.add(f"abort/{endpoint}/count", 1) - 1
-        store.set(_key(endpoint, number), "1")
+        requests[endpoint] = store.add(f"abort/{endpoint}/count", 1) - 1
+        store.set(_key(endpoint, requests[endpoint]), "1")
+    return requests
+
+
+def await_aborts(store: Store, requests: Mapping[EndpointId, int], timeout_s: float) -> frozenset[EndpointId]:
+    """Wait until these requests are carried out; returns the endpoints that did not answer in time, such as dead ones.
+
+    A group that is made before that may be broken by the abort that is still on its way.
+    """
+    deadline = time.monotonic() + timeout_s
+    waiting = {endpoint: _done(endpoint, number) for endpoint, number in requests.items()}
+    while waiting and not store.check(list(waiting.values())):
+        if time.monotonic() > deadline:
+            return frozenset(endpoint for endpoint, key in waiting.items() if not store.check([key]))
+        time.sleep(ANSWER_POLL_S)
+    return frozenset()
 
 
 class AbortWatch:
@@ -69,6 +90,7 @@ class AbortWatch:
                     if not self._stopped.is_set():
                         self._on_abort()
                         self.num_aborts += 1
+                        store.set(_done(self.endpoint, self._next - 1), "1")
         except Exception as error:
             self.error = error
 
@@ -84,3 +106,7 @@ def _wait(store: Store, key: str) -> bool:
 
 def _key(endpoint: EndpointId, number: int) -> str:
     return f"abort/{endpoint}/{number}"
+
+
+def _done(endpoint: EndpointId, number: int) -> str:
+    return f"{_key(endpoint, number)}/done"

@@ -31,16 +31,17 @@ class Handle:
     """A send or receive in flight. It keeps the tensor alive; `wait` must be called before the tensor is used again."""
 
     def __init__(self, work: Work, tensors: list[torch.Tensor], timeout_s: float) -> None:
-        self._work, self._tensors, self._timeout_s = work, tensors, timeout_s
+        self.tensors = tensors
+        self._work, self._timeout_s = work, timeout_s
 
     def wait(self) -> None:
         """Gloo: block until done. NCCL: order the current stream behind it. Raises RuntimeError on failure or time-out."""
         self._work.wait(timedelta(seconds=self._timeout_s))
-        self._tensors = []
+        self.tensors = []
 
     def finish(self) -> None:
         """Block until the tensors are final for the host too; on Gloo the same as `wait`."""
-        if self._tensors and self._tensors[0].is_cuda:
+        if self.tensors and self.tensors[0].is_cuda:
             deadline = time.monotonic() + self._timeout_s
             while not self._work.is_completed():
                 if time.monotonic() > deadline:
@@ -127,7 +128,7 @@ class Communicator:
         yield batch
         work = end_batch(group, self.device)
         if work is not None:
-            tensors = [tensor for handle in batch.handles for tensor in handle._tensors]
+            tensors = [tensor for handle in batch.handles for tensor in handle.tensors]
             batch.handles = [Handle(work, tensors, self.timeout_s)]
 
     def barrier(self) -> None:

@@ -180,7 +180,7 @@ def test_rank_without_elements_has_no_box() -> None:
     "state",
     [
         pytest.param(thin_state(make_model(tied=True, num_heads=3, num_kv_heads=3)), id="tied"),
-        pytest.param(make_state(make_model(tied=False), optimizer=True), id="untied-trained"),
+        pytest.param(make_state(make_model(tied=False)), id="untied"),
         pytest.param(fused_state(), id="fused"),
         pytest.param(fused_state(num_heads=6, num_kv_heads=3), id="fused-3-kv"),
     ],

@@ -47,7 +47,7 @@ WRONG_FIELDS = [
     ("model.num_kv_heads", 3, "it must divide num_heads, which is 4"),
     ("model.head_dim", 7, "multiple of 2"),
     ("model.tie_embeddings", "yes", "it must be true or false"),
-    ("model.vocab_size", 31, "letter_class needs at least 32 tokens"),
+    ("model.vocab_size", 31, "letter_class has exactly 64 tokens"),
     ("task.name", "gsm8k", "it must be 'letter_class' or 'chain_sum'"),
     ("task.num_prompts", 3, "it must be at least prompts_per_step, which is 4"),
     ("workload.response_cap", [], "the list must have 1 or more entries"),

@@ -22,8 +22,9 @@ from torch.distributed import TCPStore
 
 from nereus.emu.digest import BoxDigest, Digest, logical_digest
 from nereus.emu.unit import Emu
+from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
-from nereus.layout.tensors import CanonicalTensor
+from nereus.layout.tensors import CanonicalTensor, Kind
 from nereus.transition.ops import GroupKey, Op, Program, Transition, program_for
 from nereus.transport.abort import AbortWatch
 from nereus.transport.communicators import Communicators
@@ -46,9 +47,8 @@ def whole(tensor: CanonicalTensor) -> torch.Tensor:
     return torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(DTYPES[tensor.dtype])
 
 
-def cut(tensor: CanonicalTensor, emu: Emu, rank: int, state: StateSpec, oracle: torch.Tensor) -> torch.Tensor:
-    """The local tensor that a rank should hold, cut from the oracle's."""
-    boxes = state.shards(emu.layout, rank)[tensor]
+def cut(tensor: CanonicalTensor, boxes: tuple[Box, ...], oracle: torch.Tensor) -> torch.Tensor:
+    """The local tensor that these boxes make, cut from the oracle's."""
     parts = [oracle[box.slices((0,) * len(tensor.shape))] for box in boxes]
     return parts[0] if tensor.axis is None else torch.cat(parts, tensor.axis)
 
@@ -78,12 +78,13 @@ class Worker:
     def wrong_tensors(self, emu: Emu, state: StateSpec, origin: StateSpec) -> list[str]:
         """The tensors of a unit that are not, bit for bit, those of the oracle of `origin`."""
         rank = emu.rank_of(self.endpoint)
+        held = {kind: self.store.tensors(emu.unit, kind) for kind in Kind}
+        sources = {tensor.ref: tensor for tensor in origin.tensors}
         return [
             f"{tensor.ref} at {self.endpoint}"
-            for tensor in state.shards(emu.layout, rank)
+            for tensor, boxes in state.shards(emu.layout, rank).items()
             if not torch.equal(
-                self.store.tensors(emu.unit, tensor.kind)[tensor.name],
-                cut(tensor, emu, rank, state, whole(origin.tensor(tensor.ref)).to(DTYPES[tensor.dtype])),
+                held[tensor.kind][tensor.name], cut(tensor, boxes, whole(sources[tensor.ref]).to(DTYPES[tensor.dtype]))
             )
         ]
 
@@ -211,7 +212,7 @@ class Fleet:
 
     def call_all(self, endpoints: Iterable[EndpointId], method: str, *args: Any) -> dict[EndpointId, Any]:
         """The same command to several workers at once."""
-        return self.each({endpoint: args for endpoint in endpoints}, method)
+        return self.each(dict.fromkeys(endpoints, args), method)
 
     def each(self, commands: Mapping[EndpointId, tuple[Any, ...]], method: str) -> dict[EndpointId, Any]:
         """One command with arguments of their own to several workers at once."""

@@ -10,7 +10,7 @@ from torch.distributed import HashStore
 
 from nereus.errors import StoreError, TransitionFailed
 from nereus.transition.ops import COMPUTE, GroupKey
-from nereus.transport.abort import AbortWatch, request_abort
+from nereus.transport.abort import AbortWatch, await_aborts, request_abort
 from tests.builders import endpoints_of
 from tests.transport.fleet import Fleet
 
@@ -27,8 +27,10 @@ def test_watch_calls_back_once_for_each_request() -> None:
     with pytest.raises(StoreError, match="runs already"):
         watch.start()
     for number in (1, 2):
-        request_abort(store, ["d0.0", "d1.0"])
-        assert seen.wait(BOUND_S)
+        requests = request_abort(store, ["d0.0", "d1.0"])
+        assert await_aborts(store, {"d0.0": requests["d0.0"]}, BOUND_S) == frozenset()
+        assert await_aborts(store, requests, 0.05) == {"d1.0"}
+        assert seen.is_set()
         seen.clear()
         watch.stop()
         assert watch.num_aborts == number
@@ -64,8 +66,9 @@ def test_abort_frees_those_blocked_on_a_killed_member_and_they_can_go_on() -> No
             fleet.post(endpoint, "all_reduce", KEY, 1.0)
         fleet.processes[MEMBERS[3]].kill()
         start = time.monotonic()
-        request_abort(fleet.store, survivors)
+        requests = request_abort(fleet.store, survivors)
         assert all(isinstance(fleet.failure(endpoint), RuntimeError | StoreError) for endpoint in survivors)
+        assert await_aborts(fleet.store, requests, BOUND_S) == frozenset()
         assert time.monotonic() - start < BOUND_S
         smaller = GroupKey.of(survivors, COMPUTE)
         fleet.call_all(survivors, "ensure", [smaller], "e2")
@@ -82,8 +85,9 @@ def test_abort_frees_those_blocked_on_a_live_member_that_never_comes(fleet: Flee
         fleet.post(endpoint, "all_reduce", KEY, 1.0)
     time.sleep(0.1)
     start = time.monotonic()
-    request_abort(fleet.store, MEMBERS)
+    requests = request_abort(fleet.store, MEMBERS)
     assert all(isinstance(fleet.failure(endpoint), RuntimeError) for endpoint in MEMBERS[:blocked])
+    assert await_aborts(fleet.store, requests, BOUND_S) == frozenset()
     assert time.monotonic() - start < BOUND_S
     fleet.call_all(MEMBERS, "ensure", [KEY], f"e{fleet.next_epoch()}")
     assert set(fleet.call_all(MEMBERS, "all_reduce", KEY, 1.0).values()) == {4.0}
@@ -96,6 +100,7 @@ def test_abort_ends_the_set_up_of_a_group_whose_member_does_not_come(fleet: Flee
         fleet.post(endpoint, "ensure", [KEY], tag)
     time.sleep(0.1)
     start = time.monotonic()
-    request_abort(fleet.store, MEMBERS[:3])
+    requests = request_abort(fleet.store, MEMBERS[:3])
     assert all(isinstance(fleet.failure(endpoint), TransitionFailed) for endpoint in MEMBERS[:3])
+    assert await_aborts(fleet.store, requests, BOUND_S) == frozenset()
     assert time.monotonic() - start < BOUND_S

@@ -40,9 +40,14 @@ def test_ledger_keeps_categories_apart() -> None:
 
 def test_holding_gives_its_bytes_back_after_an_error() -> None:
     memory = DeviceMemory("gpu0", 10)
-    with pytest.raises(ZeroDivisionError), memory.holding("pack", 10, "buffers"):
-        assert memory.used_bytes == 10
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with memory.holding("pack", 10, "buffers"):
+            assert memory.used_bytes == 10
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert memory.used_bytes == 0
     assert memory.peak_bytes == 10
     memory.reset_peak()
