@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from actors.workers import RayWorkers
-from nereus.cost.memory import predicted_peak_bytes
+from nereus.cost.memory import Batch, predicted_peaks
+from nereus.emu.plan import Plan
+from nereus.layout.catalog import StateSpec
 from nereus.rl.assemble import save_weights
 from nereus.rl.ledger import SampleLedger
 from nereus.rl.loop import RlLoop
@@ -59,15 +62,19 @@ class JobActor:
         node_of = {device: job.cluster.node_of(device) for device in range(job.cluster.num_devices)}
         controller = ScriptedController(workers, workers, node_of, job.transitions, self._events.append)
         present = [device for device in range(job.cluster.num_devices) if device not in job.absent]
-        release = controller.start(job.plan, present)
-        self._events.append(Started(plan=release.plan))
         recorder = RolloutRecorder(Path(job.rollouts.record)) if job.rollouts.record else None
         loop = RlLoop(job, workers, self._source(workers), ledger, controller.boundary, recorder)
-        for report in loop.run(release):
-            self._events.append(report)
+        try:
+            release = controller.start(job.plan, present)
+            self._events.append(Started(plan=release.plan))
+            for report in loop.run(release):
+                self._events.append(report)
+        except Exception:
+            workers.abort(workers.endpoints)
+            raise
         if job.save_weights:
             save_weights(spec.folder / WEIGHTS_FILE, loop.weights(workers.describe().states[ACTOR_TRAINING]))
-        return summarize(self._events, ledger, lambda plan: predicted_peak_bytes(job, plan))
+        return summarize(self._events, ledger, partial(_predicted_peak, job, workers.describe().states))
 
     def feed(self, after: int) -> Sequence[Event]:
         """What happened since the first `after` events."""
@@ -80,3 +87,10 @@ class JobActor:
             return Recorded(RecordedRollouts(Path(job.rollouts.path)))
         task = make_task(job.task.name, job.seed, job.task.num_prompts)
         return Live(job, task, task.tokens.eos, workers)
+
+
+def _predicted_peak(job: Job, states: Mapping[str, StateSpec], plan: Plan, step: int) -> int:
+    """Predicted bytes of the worst device in one step."""
+    workload = job.workload
+    batch = Batch(job.global_batch, workload.max_prompt_tokens, workload.cap_at(step), job.grpo.updates_per_step)
+    return max(predicted_peaks(plan, states, job.model, job.dtype, batch).values())

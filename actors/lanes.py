@@ -18,7 +18,7 @@ class Lane(StrEnum):
     TRANSFER = "transfer"
     """Installing, moving and hashing state; only the controller submits to it."""
     CONTROL = "control"
-    """Binding, aborting, status: answers while the others are busy."""
+    """Binding, reading, status: answers while the others are busy."""
 
 
 LANES = {str(lane): 1 for lane in Lane}

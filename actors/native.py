@@ -1,39 +1,52 @@
-"""Builds the native endpoint of a worker process. Imported by workers only: it loads torch."""
+"""Builds what a worker process owns. Imported by workers only: it loads torch."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from actors.rendezvous import connect
 from actors.worker import WorkerSpec
 from nereus.rl.endpoint import NativeEndpoint
+from nereus.rl.warm_up import warm_up
 from nereus.rl.weights import RandomWeights, SafetensorsWeights, WeightSource
+from nereus.transport.abort import AbortWatch
 from nereus.transport.communicators import Communicators
 from nereus.transport.memory import DeviceMemory
 
 
-def native_endpoint(spec: WorkerSpec, timeout_s: float) -> NativeEndpoint:
-    """The endpoint of one device: CUDA where Ray gave the process a GPU, else a paced CPU device."""
+def communicator_pool(spec: WorkerSpec, timeout_s: float) -> Communicators:
+    """The pool of this process, on its device: CUDA where Ray gave the process a GPU."""
+    return Communicators(connect(spec.rendezvous, timeout_s), spec.endpoint, _device(spec), timeout_s)
+
+
+def native_endpoint(spec: WorkerSpec, pool: Communicators) -> NativeEndpoint:
+    """The endpoint of one device, warmed up: a GPU, or a paced CPU device."""
     torch.set_num_threads(1)
     job, declared = spec.job, spec.job.cluster.device
-    host, port = spec.rendezvous
-    store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))
-    gpu = declared.kind == "gpu"
-    device = torch.device("cuda", 0) if gpu else torch.device("cpu")
+    warm_up(spec.endpoint, pool.device, job.dtype)
     capacity = declared.memory
     if capacity is None:
-        capacity = torch.cuda.get_device_properties(device).total_memory
+        capacity = torch.cuda.get_device_properties(pool.device).total_memory
     return NativeEndpoint(
         endpoint=spec.endpoint,
-        device=device,
+        device=pool.device,
         memory=DeviceMemory(str(spec.device), capacity),
-        speed=None if gpu else declared.speed,
+        speed=declared.speed,
         shape=job.model,
-        communicators=Communicators(store, spec.endpoint, device, timeout_s),
+        communicators=pool,
         weights=_weights(spec),
     )
+
+
+def abort_watch(spec: WorkerSpec, pool: Communicators) -> AbortWatch:
+    """The thread that unblocks this process's collectives when the controller asks for it."""
+    watch = AbortWatch(lambda: connect(spec.rendezvous, pool.timeout_s), spec.endpoint, pool.abort)
+    watch.start()
+    return watch
+
+
+def _device(spec: WorkerSpec) -> torch.device:
+    return torch.device("cuda", 0) if spec.job.cluster.device.kind == "gpu" else torch.device("cpu")
 
 
 def _weights(spec: WorkerSpec) -> WeightSource:

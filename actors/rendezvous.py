@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 
@@ -18,3 +19,11 @@ class Rendezvous:
         if self._store is None:
             self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return host, int(self._store.port)
+
+
+def connect(address: tuple[str, int], timeout_s: float) -> Any:
+    """A client of the rendezvous. One thread uses it at a time."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    host, port = address
+    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s))

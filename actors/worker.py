@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nereus.rl.assemble import Piece
     from nereus.rl.endpoint import Answer, NativeEndpoint, Status
     from nereus.rl.programs import Request
+    from nereus.transport.abort import AbortWatch
 
 COLLECTIVE_TIMEOUT_S = 60.0
 """Seconds until a collective whose peer never comes fails by itself: longer than any wait of a step; an abort is faster."""
@@ -45,12 +46,15 @@ class Worker:
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
         self._endpoint: NativeEndpoint
+        self._watch: AbortWatch
 
     def start(self) -> DeviceReady:
         """Import torch, connect to the rendezvous, and serve the device."""
-        from actors.native import native_endpoint
+        from actors.native import abort_watch, communicator_pool, native_endpoint
 
-        self._endpoint = native_endpoint(self._spec, COLLECTIVE_TIMEOUT_S)
+        pool = communicator_pool(self._spec, COLLECTIVE_TIMEOUT_S)
+        self._endpoint = native_endpoint(self._spec, pool)
+        self._watch = abort_watch(self._spec, pool)
         return DeviceReady(device=self._spec.device, endpoint=self._spec.endpoint)
 
     def seed(self, emus: tuple[Emu, ...], states: dict[str, StateSpec]) -> Seeded:
@@ -74,9 +78,6 @@ class Worker:
 
     def read(self, unit: UnitId, kind: Kind) -> tuple[Piece, ...]:
         return self._endpoint.read(unit, kind)
-
-    def abort(self) -> None:
-        self._endpoint.abort()
 
     def status(self) -> Status:
         return self._endpoint.status()

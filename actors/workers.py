@@ -17,6 +17,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.lanes import Lane, call
 from actors.options import worker_options
+from actors.rendezvous import connect
 from actors.worker import Worker, WorkerSpec
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu, counter_tensors
@@ -32,6 +33,10 @@ from nereus.runtime.ports import JobDescription
 from nereus.spec.job import Job
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
 from nereus.transition.ops import GroupKey, Op, Program
+from nereus.transport.abort import request_abort
+
+STORE_TIMEOUT_S = 30.0
+"""Seconds until a request to the rendezvous fails: it answers in a millisecond, or is gone."""
 
 ROOT_CAUSE_WAIT_S = 2.0
 """Seconds to wait, after a first failure, for the death that caused it: a peer's broken connection is reported sooner."""
@@ -43,12 +48,18 @@ class RayWorkers:
     def __init__(self, job: Job, nodes: Sequence[str], rendezvous: tuple[str, int], weights: Path | None) -> None:
         """`nodes[d]` is the Ray node id of device d."""
         self._job, self._nodes, self._rendezvous, self._weights = job, nodes, rendezvous, weights
+        self._store = connect(rendezvous, STORE_TIMEOUT_S)
         self._actors: dict[EndpointId, Any] = {}
         self._births: dict[DeviceId, int] = {}
         self._pending: dict[Any, tuple[EndpointId, str]] = {}
         self._facts: deque[Fact] = deque()
         self._described = _describe(job)
         self._synced: dict[str, tuple[EndpointId, ...]] = {}
+
+    @property
+    def endpoints(self) -> tuple[EndpointId, ...]:
+        """Those that were started and not retired."""
+        return tuple(self._actors)
 
     # JobPort
 
@@ -101,9 +112,7 @@ class RayWorkers:
             self._submit(endpoint, Lane.CONTROL, "bind", epoch, emus, keep)
 
     def abort(self, members: Iterable[EndpointId]) -> None:
-        for endpoint in members:
-            if endpoint in self._actors:
-                call(self._actors[endpoint], Lane.CONTROL, "abort")
+        request_abort(self._store, [endpoint for endpoint in members if endpoint in self._actors])
 
     def next_fact(self, timeout_s: float) -> Fact | None:
         if not self._facts and self._pending:

@@ -177,7 +177,8 @@ def element_mask(tensor: CanonicalTensor, tp: int, pp: int, tp_rank: int, pp_ran
 
 
 def _rows(segments: Sequence[Segment], tp: int, tp_rank: int) -> list[int]:
-    rows, start = [], 0
+    rows: list[int] = []
+    start = 0
     for segment in segments:
         num_grains = segment.length // segment.grain
         for grain in range(num_grains):

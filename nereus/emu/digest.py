@@ -8,6 +8,7 @@ Replicas within a unit (norms under TP, shared kv heads, tied embeddings) are co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
@@ -37,10 +38,14 @@ def logical_digest(digests: Iterable[BoxDigest], shapes: Mapping[TensorRef, tupl
     """
     boxes: dict[TensorRef, dict[Box, Sums]] = {ref: {} for ref in shapes}
     for ref, box, sums in digests:
+        if ref not in boxes:
+            raise DigestMismatch(f"{ref} is hashed, and is no part of the logical state")
         known = boxes[ref].setdefault(box, sums)
         if known != sums:
             raise DigestMismatch(f"replicas of {ref} {box.low}:{box.high} within one unit differ")
     for ref, parts in boxes.items():
+        if any(a.intersect(b) for a, b in combinations(parts, 2)):
+            raise DigestMismatch(f"{ref}: boxes of one unit overlap in part")
         held = sum(box.volume for box in parts)
         if held != prod(shapes[ref]):
             raise DigestMismatch(f"{ref}: {held} of {prod(shapes[ref])} elements are held")

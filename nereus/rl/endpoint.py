@@ -1,6 +1,6 @@
 """All that one native worker process owns, without Ray: shards, communicators, the executor and the stage programs.
 
-    transfer lane: seed, install, run_op, digest      compute lane: compute      control lane: bind, read, abort, status
+    transfer lane: seed, install, run_op, digest      compute lane: compute      control lane: bind, read, status
 
 A call for a unit that is not bound in the caller's epoch is refused, so that nothing left over from before a transition can
 touch the units after it.
@@ -151,10 +151,6 @@ class NativeEndpoint:
             if tensor.kind is kind
             for box in boxes
         )
-
-    def abort(self) -> None:
-        """Unblock every collective of this endpoint."""
-        self._communicators.abort()
 
     def status(self) -> Status:
         """Bytes in use and the peak since the last call."""

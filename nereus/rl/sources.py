@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from nereus.errors import JobFileError
 from nereus.rl.endpoint import Answer
 from nereus.rl.fleet import Fleet, Work
 from nereus.rl.generate import Generate, Generated, Sampling
@@ -35,7 +36,11 @@ class Live:
         """Sample samples_per_prompt responses for each prompt, rows shared out over the EMUs."""
         workload = self._job.workload
         each = workload.samples_per_prompt
-        rows = [self._task.prompt(sample.prompt) for sample in prompts for _ in range(each)]
+        asked = [self._task.prompt(sample.prompt) for sample in prompts]
+        longest = max(len(prompt.token_ids) for prompt in asked)
+        if longest > workload.max_prompt_tokens:
+            raise JobFileError("workload.max_prompt_tokens", workload.max_prompt_tokens, f"a prompt has {longest} tokens")
+        rows = [prompt for prompt in asked for _ in range(each)]
         sample_ids = torch.tensor([i for sample in prompts for i in sample.responses(each)], dtype=torch.int64)
         sampling = Sampling(workload.cap_at(step), workload.temperature, self._eos, self._job.seed)
         emus = release.emus[ACTOR_GENERATION]

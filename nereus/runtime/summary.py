@@ -45,11 +45,10 @@ class Summary:
         return asdict(self)
 
 
-def summarize(events: Sequence[Event], samples: SampleCounts, predicted_peak: Callable[[Plan], int]) -> Summary:
-    """Sum up the events of a finished run. Raises ValueError if it has no step."""
+def summarize(events: Sequence[Event], samples: SampleCounts, predicted_peak: Callable[[Plan, int], int]) -> Summary:
+    """Sum up the events of a finished run; `predicted_peak` is asked for each step's plan. ValueError without a step."""
     reports = [event for event in events if isinstance(event, StepReport)]
     changes = [event for event in events if isinstance(event, TransitionReport)]
-    plans = [event.plan for event in events if isinstance(event, Started | TransitionReport)]
     if not reports:
         raise ValueError("a run without a step has no summary")
     declared = sum(report.declared_s for report in reports)
@@ -62,11 +61,11 @@ def summarize(events: Sequence[Event], samples: SampleCounts, predicted_peak: Ca
         samples_repeated=samples.repeated,
         samples_skipped=samples.skipped,
         peak_bytes={
-            "predicted": max(map(predicted_peak, plans)),
+            "predicted": max(predicted_peak(plan, step) for step, plan in _plan_of_step(events).items()),
             "measured": max(peak for report in reports for peak in report.peak_bytes.values()),
         },
         lateness=sum(report.late_s for report in reports) / declared if declared else 0.0,
-        final_plan=plan_dict(plans[-1]),
+        final_plan=plan_dict(next(e.plan for e in reversed(events) if isinstance(e, Started | TransitionReport))),
     )
 
 
@@ -82,6 +81,19 @@ def plan_dict(plan: Plan) -> dict[str, dict[str, Any]]:
         }
         for name, stage in plan.stages.items()
     }
+
+
+def _plan_of_step(events: Sequence[Event]) -> dict[int, Plan]:
+    """The plan that each step ran on."""
+    plans: dict[int, Plan] = {}
+    plan: Plan | None = None
+    for event in events:
+        if isinstance(event, StepReport):
+            assert plan is not None, "a step before the start"
+            plans[event.step] = plan
+        else:
+            plan = event.plan
+    return plans
 
 
 def _transition(change: TransitionReport) -> dict[str, Any]:

@@ -91,9 +91,14 @@ def test_digest_sums_stay_below_two_to_the_64() -> None:
     assert logical_digest(parts, {ref: (3,)}) == {ref: (2**64 - 3, 2**63)}
 
 
-@pytest.mark.xfail(strict=True, reason="boxes that overlap pass when their volumes happen to add up to the tensor")
 def test_digest_refuses_boxes_that_overlap() -> None:
     ref = TensorRef("w", Kind.PARAMETER)
     parts = [BoxDigest(ref, Box((0,), (2,)), (1, 1)), BoxDigest(ref, Box((1,), (3,)), (1, 1))]
     with pytest.raises(DigestMismatch, match="w"):
         logical_digest(parts, {ref: (4,)})
+
+
+def test_digest_refuses_a_tensor_that_is_no_part_of_the_state() -> None:
+    stray = BoxDigest(TensorRef("stray", Kind.PARAMETER), Box((0,), (1,)), (1, 1))
+    with pytest.raises(DigestMismatch, match="stray"):
+        logical_digest([stray], {})

@@ -76,12 +76,12 @@ class Interpreter:
                         self._write((receiver, unit), part.tensor.ref, part.box, values)
 
     def _read(self, site: Key, ref: TensorRef, box: Box) -> Values:
-        values = self.shards[tuple(site)][ref][at(box)]
+        values = self.shards[site[0], site[1]][ref][at(box)]
         assert values.size, "nothing is read"
         assert (values >= 0).all(), f"{site} reads {ref} {box}, which has not landed"
         return values
 
     def _write(self, site: Key, ref: TensorRef, box: Box, values: Values) -> None:
-        target = self.shards[tuple(site)][ref]
+        target = self.shards[site[0], site[1]][ref]
         assert (target[at(box)] < 0).all(), f"{site} writes {ref} {box} twice"
         target[at(box)] = values
