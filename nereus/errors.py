@@ -33,7 +33,7 @@ class NereusError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.message, self.facts))
+        return (_rebuild, (type(self), self.message, self.facts), self.__dict__)
 
 
 def _rebuild(cls: type[NereusError], message: str, facts: dict[str, Any]) -> NereusError:

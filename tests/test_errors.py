@@ -64,7 +64,6 @@ def test_endpoint_lost_names_the_endpoint_and_the_moment() -> None:
     assert str(SPECIAL[EndpointLost]) == "endpoint d3.0 died during Extend"
 
 
-@pytest.mark.xfail(strict=True, reason="__reduce__ drops the notes, which the reduce of BaseException keeps")
 def test_error_keeps_its_notes_when_pickled() -> None:
     error = example(UserError)
     error.add_note("while stage actor was laid out")

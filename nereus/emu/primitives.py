@@ -11,7 +11,7 @@ Applying one to a collection checks its precondition, so that no sequence of pri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from nereus.emu.unit import Emu
@@ -19,7 +19,8 @@ from nereus.errors import PreconditionError
 from nereus.layout.catalog import EndpointId, UnitId
 from nereus.layout.layout import Layout
 
-Collection = frozenset[Emu]
+Endpoints = tuple[EndpointId, ...]
+EmuCollection = frozenset[Emu]
 NewUnit = Callable[[], UnitId]
 """Names the next unit of the model-stage."""
 
@@ -32,12 +33,27 @@ class Split:
     parts: tuple[Emu, ...]
 
     @classmethod
-    def of(cls, source: Emu, sub: Layout, new_unit: NewUnit) -> Split:
-        """Split `source` into units of layout `sub`; rank r of part (b, a) sits where it already holds most of its shard."""
+    def of(cls, source: Emu, sub: Layout, new_unit: NewUnit, wanted: Collection[Endpoints] = ()) -> Split:
+        """Split `source` into units of layout `sub`.
+
+        `wanted` are disjoint slots, endpoints in rank order of `sub`, that parts shall have; the other endpoints form the
+        remaining parts, each rank where it already holds most of its new shard if that can be.
+        """
         if not sub.divides(source.layout) or sub == source.layout:
             raise PreconditionError(f"Split: {source.unit} with {source.layout} cannot be split into {sub}")
-        slots = sub_slots(source.endpoints, source.layout, sub)
+        taken = {endpoint for slot in wanted for endpoint in slot}
+        if not taken <= set(source.endpoints) or len(taken) != len(wanted) * sub.size:
+            raise PreconditionError(f"Split: {sorted(wanted)} are no disjoint slots of {sub} inside {source.unit}")
+        slots = (*wanted, *grouped(source, sub, [e for e in source.endpoints if e not in taken]))
         return cls(source, tuple(Emu(new_unit(), sub, endpoints) for endpoints in slots))
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether every rank of every part sits where its old shard lies inside its new one: then positions gather alone."""
+        sub = self.parts[0].layout
+        return all(
+            home(self.source, sub, endpoint) == rank for part in self.parts for rank, endpoint in enumerate(part.endpoints)
+        )
 
     @property
     def stage(self) -> str:
@@ -66,6 +82,8 @@ class Merge:
     @classmethod
     def of(cls, parts: tuple[Emu, ...], layout: Layout, new_unit: NewUnit) -> Merge:
         """Merge `parts`, replicas of one stage and layout, in the order of their slots in `layout`."""
+        if not parts:
+            raise PreconditionError("Merge: there is nothing to merge")
         sub = parts[0].layout
         if any(part.layout != sub or part.stage != parts[0].stage for part in parts):
             raise PreconditionError("Merge: the parts must be replicas of one model-stage with one layout")
@@ -94,7 +112,10 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """A replica of `source` on new endpoints; `source` stays."""
+    """A replica of `source` on new endpoints; `source` stays.
+
+    The endpoints may still hold a replica that is on its way out: whether both fit is the feasibility check's question.
+    """
 
     source: Emu
     replica: Emu
@@ -149,7 +170,7 @@ class Destroy:
 Primitive = Split | Merge | Extend | Destroy
 
 
-def apply(collection: Collection, primitive: Primitive) -> Collection:
+def apply(collection: EmuCollection, primitive: Primitive) -> EmuCollection:
     """The collection after a primitive. Raises PreconditionError where the primitive is not defined."""
     name = type(primitive).__name__
     absent = [emu for emu in (*primitive.reads, *primitive.ends) if emu not in collection]
@@ -162,11 +183,28 @@ def apply(collection: Collection, primitive: Primitive) -> Collection:
     return after
 
 
-def sub_slots(endpoints: tuple[EndpointId, ...], layout: Layout, sub: Layout) -> tuple[tuple[EndpointId, ...], ...]:
-    """The endpoints of each part when a unit of `layout` is split into `sub`, in slot order (pp slowest, tp fastest).
+def home(emu: Emu, sub: Layout, endpoint: EndpointId) -> int:
+    """The rank of layout `sub` whose shard encloses what `endpoint` holds of `emu`."""
+    at = emu.layout.coordinate(emu.rank_of(endpoint))
+    return sub.rank(pp=at.pp * sub.pp // emu.layout.pp, tp=at.tp * sub.tp // emu.layout.tp)
 
-    Rank (p', t') of part (b, a) is rank (p' * kp + b, t' * kt + a) of the whole: its old shard lies inside its new one,
-    so a split gathers only what is missing, and a merge of these parts moves nothing.
+
+def grouped(emu: Emu, sub: Layout, endpoints: Sequence[EndpointId]) -> tuple[Endpoints, ...]:
+    """As many slots of layout `sub` as these endpoints of a unit fill, each rank at home where one is there for it."""
+    at_home: list[list[EndpointId]] = [[] for _ in range(sub.size)]
+    for endpoint in endpoints:
+        at_home[home(emu, sub, endpoint)].append(endpoint)
+    count = len(endpoints) // sub.size
+    slots = [[held[index] if index < len(held) else None for held in at_home] for index in range(count)]
+    spare = iter([endpoint for held in at_home for endpoint in held[count:]])
+    return tuple(tuple(next(spare) if endpoint is None else endpoint for endpoint in slot) for slot in slots)
+
+
+def sub_slots(endpoints: Endpoints, layout: Layout, sub: Layout) -> tuple[Endpoints, ...]:
+    """The slots of layout `sub` that make up a unit of `layout`, in slot order (pp slowest, tp fastest).
+
+    Rank (p', t') of slot (b, a) is rank (p' * kp + b, t' * kt + a) of the whole: the shard of the whole lies inside that of
+    the slot, so a merge of such parts moves nothing.
     """
     kp, kt = layout.pp // sub.pp, layout.tp // sub.tp
     positions = [sub.coordinate(rank) for rank in range(sub.size)]
@@ -177,7 +215,7 @@ def sub_slots(endpoints: tuple[EndpointId, ...], layout: Layout, sub: Layout) ->
     )
 
 
-def joined_slots(parts: list[tuple[EndpointId, ...]], layout: Layout, sub: Layout) -> tuple[EndpointId, ...]:
+def joined_slots(parts: Sequence[Endpoints], layout: Layout, sub: Layout) -> Endpoints:
     """The endpoints of the whole, in rank order, from its parts in slot order: the inverse of `sub_slots`."""
     kp, kt = layout.pp // sub.pp, layout.tp // sub.tp
     whole: list[EndpointId] = []

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nereus.errors import TensorRuleError
 from nereus.layout.box import Box
 from nereus.layout.layout import Layout
 from nereus.layout.tensors import CanonicalTensor, TensorRef
@@ -44,6 +45,15 @@ class StateSpec:
 
     tensors: tuple[CanonicalTensor, ...]
     num_layers: int
+
+    def __post_init__(self) -> None:
+        seen: set[TensorRef] = set()
+        for tensor in self.tensors:
+            if tensor.layer is not None and not 0 <= tensor.layer < self.num_layers:
+                raise TensorRuleError(f"tensor {tensor.ref}: layer {tensor.layer} is not one of {self.num_layers} layers")
+            if tensor.ref in seen:
+                raise TensorRuleError(f"tensor {tensor.ref} is declared twice")
+            seen.add(tensor.ref)
 
     def tensor(self, ref: TensorRef) -> CanonicalTensor:
         for tensor in self.tensors:

@@ -102,6 +102,10 @@ class CanonicalTensor:
             raise TensorRuleError(f"tensor {self.name}: dtype {self.dtype} has no rule; known are {sorted(ITEM_BYTES)}")
         if (self.place is Place.LAYER) != (self.layer is not None):
             raise TensorRuleError(f"tensor {self.name}: place {self.place} and layer {self.layer} contradict each other")
+        if self.axis is None and self.segments:
+            raise TensorRuleError(f"tensor {self.name}: segments without an axis to cut")
+        if self.axis is not None and not 0 <= self.axis < len(self.shape):
+            raise TensorRuleError(f"tensor {self.name}: axis {self.axis} is not in shape {self.shape}")
         if self.axis is not None and sum(s.length for s in self.segments) != self.shape[self.axis]:
             raise TensorRuleError(f"tensor {self.name}: segments do not add up to axis {self.axis} of shape {self.shape}")
 
@@ -129,8 +133,10 @@ class CanonicalTensor:
         if not self._on_pipeline_rank(layout.pp, at.pp, num_layers):
             return ()
         whole = Box.whole(self.shape)
+        if not whole.volume:
+            return ()
         if self.axis is None:
-            return (whole,) if whole.volume else ()
+            return (whole,)
         boxes, start = [], 0
         for segment in self.segments:
             low, high = segment.span(layout.tp, at.tp)
@@ -139,10 +145,10 @@ class CanonicalTensor:
             start += segment.length
         return tuple(boxes)
 
-    def first_holder(self, layout: Layout, rank: int, num_layers: int) -> int:
-        """The lowest rank of the EMU that holds the same boxes as `rank`: it counts them where each may count only once."""
-        held = self.boxes(layout, rank, num_layers)
-        return next(other for other in range(rank + 1) if self.boxes(layout, other, num_layers) == held)
+    def counted_boxes(self, layout: Layout, rank: int, num_layers: int) -> tuple[Box, ...]:
+        """The boxes of `rank` that no lower rank of the EMU holds: over all ranks, each element exactly once."""
+        lower = {box for other in range(rank) for box in self.boxes(layout, other, num_layers)}
+        return tuple(box for box in self.boxes(layout, rank, num_layers) if box not in lower)
 
     def is_shared(self, tp: int) -> bool:
         """Whether TP neighbours hold the same elements of the cut axis, as with fewer kv heads than TP ranks."""

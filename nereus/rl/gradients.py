@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import torch
 
+from nereus.layout.box import Box
 from nereus.layout.tensors import CanonicalTensor, Kind, Place
 from nereus.rl.view import UnitView
 from nereus.transport.memory import DeviceMemory
@@ -58,11 +59,21 @@ class Gradients:
     def global_norm(self, view: UnitView) -> float:
         """The L2 norm over the canonical gradient: each element counts once, however many ranks hold it."""
         total = torch.zeros(1, dtype=torch.float64, device=self._flat.device)
+        held = view.store.catalog()[view.emu.unit]
         for tensor in self._tensors(view):
-            if tensor.first_holder(view.emu.layout, view.rank, view.shape.num_layers) == view.rank:
-                total += self.by_name[tensor.name].double().square().sum()
+            counted = tensor.counted_boxes(view.emu.layout, view.rank, view.shape.num_layers)
+            for box, part in zip(held[tensor], _parts(self.by_name[tensor.name], tensor, held[tensor]), strict=True):
+                if box in counted:
+                    total += part.double().square().sum()
         return float(view.channels.model.reduce_(total).sqrt())
 
     def _tensors(self, view: UnitView) -> list[CanonicalTensor]:
         held = view.store.catalog()[view.emu.unit]
         return [tensor for tensor in held if tensor.kind is Kind.PARAMETER]
+
+
+def _parts(grad: torch.Tensor, tensor: CanonicalTensor, boxes: tuple[Box, ...]) -> list[torch.Tensor]:
+    """The part of a local gradient that belongs to each box: segments follow each other along the cut axis."""
+    if tensor.axis is None:
+        return [grad]
+    return list(torch.split(grad, [box.shape[tensor.axis] for box in boxes], tensor.axis))

@@ -73,13 +73,12 @@ class CarryOut:
         old = self._digests(before)
         began = time.perf_counter()
         self.install(programs)
-        held = _held_destroys(transition.ops)
-        self._run_dag([op for op in transition.ops if op.id not in held])
+        self._run_dag(transition.moving)
         moved = time.perf_counter()
         new = self._digests(transition.result)
         _check_equal(old, new)
         proved = time.perf_counter()
-        self._run_dag([op for op in transition.ops if op.id in held])
+        self._run_dag(transition.held)
         self.bind(programs[0].epoch, bound, [program.endpoint for program in programs], keep)
         return Outcome(
             bytes_moved=self._tally.bytes_received,
@@ -160,12 +159,6 @@ class CarryOut:
         if isinstance(fact, OpFailed):
             raise TransitionFailed(f"{doing}: {fact.op} failed on {fact.endpoint}: {fact.error}") from fact.error
         return fact
-
-
-def _held_destroys(ops: Sequence[Op]) -> frozenset[str]:
-    """Destroys that nothing waits for: they can run after the proof."""
-    awaited = {before for op in ops for before in op.after}
-    return frozenset(op.id for op in ops if op.primitive == "Destroy" and op.id not in awaited)
 
 
 def _check_equal(old: Mapping[UnitId, Digest], new: Mapping[UnitId, Digest]) -> None:

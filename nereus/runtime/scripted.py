@@ -75,7 +75,7 @@ class ScriptedController:
         made = {name: tuple(emu for emu in transition.result if emu.stage == name) for name in targets}
         self._emus.update(made)
         self._plan = Plan(epoch, {**self._plan.stages, **targets})
-        programs, keep = self._programs(epoch, transition.ops)
+        programs, keep = self._programs(epoch, (*transition.moving, *transition.held))
         outcome = CarryOut(self._endpoints, self._described.states).run(
             transition, programs, [emu for emus in before.values() for emu in emus], self._bound, keep
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nereus.emu.plan import DeviceId, StagePlan
-from nereus.emu.primitives import joined_slots, sub_slots
+from nereus.emu.primitives import grouped, joined_slots
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.layout.layout import Layout
@@ -23,16 +23,18 @@ def arrange(
 ) -> StagePlan:
     """A stage plan over exactly these devices whose slots coincide with the current units of T_sub where they can.
 
-    Units of T_sub whose devices all stay keep their place; the devices that are left over form new slots in order. Slots
-    are then joined node by node, so that a TP group that is made of several stays inside a node where it can.
+    The devices of each unit that stay form slots of T_sub among themselves; those that are left over form new slots in
+    order. Slots are then joined node by node, so that a TP group that is made of several stays inside a node where it can.
     """
     sub = current[0].layout.common(layout)
     free = sorted(devices)
     slots: list[tuple[DeviceId, ...]] = []
     for emu in current:
-        for slot in sub_slots(emu.endpoints, emu.layout, sub):
+        stay = [endpoint for endpoint in emu.endpoints if device_of.get(endpoint) in free]
+        whole = [emu.endpoints] if len(stay) == len(emu.endpoints) and sub == emu.layout else []
+        for slot in whole or (grouped(emu, sub, stay) if sub != emu.layout else ()):
             held = tuple(device_of[endpoint] for endpoint in slot)
-            if len(slots) < dp * layout.size // sub.size and set(held) <= set(free):
+            if len(slots) < dp * layout.size // sub.size:
                 slots.append(held)
                 free = [device for device in free if device not in held]
     slots.extend(tuple(free[i : i + sub.size]) for i in range(0, len(free), sub.size))

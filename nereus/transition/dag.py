@@ -5,15 +5,24 @@ Release before acquire: of the steps that are ready, Destroys come first. Ties g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from nereus.emu.plan import DeviceId, StagePlan
-from nereus.emu.primitives import Destroy
+from nereus.emu.primitives import Destroy, Primitive
 from nereus.emu.unit import Emu
+from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.transition.local import LocalDag, local_dag
 from nereus.transition.lowering import SameNode, lower
 from nereus.transition.ops import Transition
+
+Exclusive = Callable[[str, str], bool]
+"""Whether two model-stages may not own one device at the same time."""
+
+Dags = Mapping[str, LocalDag]
+StepKey = tuple[str, int]
+"""A step of the local DAG of a model-stage."""
+Edges = dict[StepKey, set[StepKey]]
 
 STAGE_ORDER = ("generation", "inference", "training")
 """Ties between model-stages, by the suffix of their names (paper, section 6)."""
@@ -32,35 +41,59 @@ def transition_dag(
     endpoint_of: Mapping[DeviceId, EndpointId],
     epoch: int,
     same_node: SameNode,
+    exclusive: Exclusive = lambda a, b: False,
 ) -> Transition:
-    """The operations that turn the current EMUs of each changed model-stage into those of its target plan."""
+    """The operations that turn the current EMUs of each changed model-stage into those of its target plan.
+
+    `exclusive(a, b)` says that two model-stages run concurrently and so never own a device together; an acquisition by one
+    then waits for the Destroy by which the other gives the device up. Raises LayoutError if such waits go in a circle.
+    """
     dags = {
         stage: local_dag(current[stage], targets[stage], endpoint_of, epoch, same_node)
         for stage in sorted(targets, key=stage_rank)
     }
-    order = _dispatch_order(dags)
-    names = {(stage, index): f"e{epoch}.{place}.{_verb(dags[stage], index)}" for place, (stage, index) in enumerate(order)}
+    after = {
+        (stage, index): {(stage, i) for i in dag.steps[index].after} for stage, dag in dags.items() for index in _range(dag)
+    }
+    for acquisition, releases in _resource_edges(dags, current, exclusive).items():
+        after[acquisition] |= releases
+    order = _dispatch_order(dags, after)
+    names = {key: f"e{epoch}.{place}.{type(_primitive(dags, key)).__name__}" for place, key in enumerate(order)}
     ops = tuple(
-        lower(
-            dags[stage].steps[index].primitive,
-            states[stage],
-            names[stage, index],
-            tuple(sorted(names[stage, i] for i in dags[stage].steps[index].after)),
-            same_node,
-        )
-        for stage, index in order
+        lower(_primitive(dags, key), states[key[0]], names[key], tuple(sorted(names[k] for k in after[key])), same_node)
+        for key in order
     )
     return Transition(ops, tuple(emu for dag in dags.values() for emu in dag.result))
 
 
-def _dispatch_order(dags: Mapping[str, LocalDag]) -> list[tuple[str, int]]:
+def _resource_edges(dags: Dags, current: Mapping[str, tuple[Emu, ...]], exclusive: Exclusive) -> Edges:
+    """For each acquisition, the Destroys of exclusive model-stages that release the endpoints it needs."""
+    edges: Edges = {}
+    for stage, dag in dags.items():
+        owned = {endpoint for emu in current[stage] for endpoint in emu.endpoints}
+        for index in _range(dag):
+            acquired = {e for emu in dag.steps[index].primitive.makes for e in emu.endpoints} - owned
+            for other, released in dags.items():
+                if other == stage or not acquired or not exclusive(stage, other):
+                    continue
+                for i in _range(released):
+                    primitive = released.steps[i].primitive
+                    if isinstance(primitive, Destroy) and acquired & set(primitive.target.endpoints):
+                        edges.setdefault((stage, index), set()).add((other, i))
+    return edges
+
+
+def _dispatch_order(dags: Dags, after: Edges) -> list[StepKey]:
     """A topological order of all steps: release before acquire, then stage order, then the local default order."""
-    waiting = [(stage, index) for stage, dag in dags.items() for index in range(len(dag.steps))]
-    done: set[tuple[str, int]] = set()
-    order: list[tuple[str, int]] = []
+    waiting = [(stage, index) for stage, dag in dags.items() for index in _range(dag)]
+    done: set[StepKey] = set()
+    order: list[StepKey] = []
     while waiting:
-        ready = [(s, i) for s, i in waiting if all((s, j) in done for j in dags[s].steps[i].after)]
-        releases = [(s, i) for s, i in ready if isinstance(dags[s].steps[i].primitive, Destroy)]
+        ready = [key for key in waiting if after[key] <= done]
+        if not ready:
+            names = ", ".join(f"{type(_primitive(dags, key)).__name__} of {key[0]}" for key in waiting)
+            raise LayoutError(f"the devices that these wait for are released in a circle: {names}; change in two steps")
+        releases = [key for key in ready if isinstance(_primitive(dags, key), Destroy)]
         chosen = (releases or ready)[0]
         waiting.remove(chosen)
         done.add(chosen)
@@ -68,5 +101,9 @@ def _dispatch_order(dags: Mapping[str, LocalDag]) -> list[tuple[str, int]]:
     return order
 
 
-def _verb(dag: LocalDag, index: int) -> str:
-    return type(dag.steps[index].primitive).__name__
+def _primitive(dags: Dags, key: StepKey) -> Primitive:
+    return dags[key[0]].steps[key[1]].primitive
+
+
+def _range(dag: LocalDag) -> range:
+    return range(len(dag.steps))

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nereus.emu.plan import DeviceId, StagePlan
-from nereus.emu.primitives import Destroy, Extend, Merge, Primitive, Split, sub_slots
+from nereus.emu.primitives import Destroy, Endpoints, Extend, Merge, Primitive, Split, sub_slots
 from nereus.emu.unit import Emu
 from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, UnitId
+from nereus.layout.layout import Layout
 from nereus.transition.lowering import SameNode
 
 
@@ -34,10 +35,11 @@ class LocalDag:
     steps: list[Step] = field(default_factory=list)
     result: tuple[Emu, ...] = ()
     _maker: dict[UnitId, int] = field(default_factory=dict)
+    _freed_by: dict[EndpointId, int] = field(default_factory=dict)
     _readers: dict[UnitId, set[int]] = field(default_factory=dict)
 
     def add(self, primitive: Primitive) -> None:
-        """Append a primitive; its edges follow from the units that it reads and ends."""
+        """Append a primitive; its edges follow from the units that it reads and ends, and from the endpoints it acquires."""
         index = len(self.steps)
         needs = {emu.unit for emu in (*primitive.reads, *primitive.ends)}
         after = {self._maker[unit] for unit in needs if unit in self._maker}
@@ -47,10 +49,11 @@ class LocalDag:
             self._readers.setdefault(emu.unit, set()).add(index)
         for emu in primitive.makes:
             self._maker[emu.unit] = index
+        if isinstance(primitive, Extend):
+            after |= {self._freed_by[e] for e in primitive.replica.endpoints if e in self._freed_by}
+        if isinstance(primitive, Destroy):
+            self._freed_by.update(dict.fromkeys(primitive.target.endpoints, index))
         self.steps.append(Step(primitive, frozenset(after)))
-
-    def num_readers(self, emu: Emu) -> int:
-        return len(self._readers.get(emu.unit, ()))
 
 
 def local_dag(
@@ -63,45 +66,77 @@ def local_dag(
     """The primitives that turn `current` into Phi(target).
 
     A unit of T_sub stays where its endpoints are, in order, a slot of the target; every other slot is filled by an Extend
-    from an intact replica, one that stays if there is one. Raises LayoutError where no replica is disjoint from a slot.
+    from a replica that stays, if there is one. Raises LayoutError where no replica is ever disjoint from a slot.
     """
     dag, names = LocalDag(), _UnitNames(target.stage, birth_epoch)
     sub = current[0].layout.common(target.layout)
-    units = _split_all(dag, current, names, sub != current[0].layout, target)
     slots = [
         slot
         for group in target.groups
         for slot in sub_slots(tuple(endpoint_of[device] for device in group), target.layout, sub)
     ]
+    units = list(current) if sub == current[0].layout else _split_all(dag, current, sub, slots, names)
     wanted = set(slots)
     filled = {emu.endpoints: emu for emu in units if emu.endpoints in wanted}
     redundant = [emu for emu in units if filled.get(emu.endpoints) is not emu]
-    sources = list(filled.values()) or [_survivor(redundant, slots)]
+    extends = _extends(list(filled.values()) or redundant, [s for s in slots if s not in filled], names, same_node)
+    read = {extend.source.unit for extend in extends}
     for emu in redundant:
-        if emu not in sources:
+        if emu.unit not in read:
             dag.add(Destroy(emu))
-    for slot in slots:
-        if slot not in filled:
-            extend = Extend.of(_nearest(dag, sources, slot, same_node), slot, names.next)
-            dag.add(extend)
-            filled[slot] = extend.replica
+    for extend in extends:
+        dag.add(extend)
+        filled[extend.replica.endpoints] = extend.replica
     for emu in redundant:
-        if emu in sources:
+        if emu.unit in read:
             dag.add(Destroy(emu))
     parts = [filled[slot] for slot in slots]
     dag.result = tuple(parts) if sub == target.layout else _merge_all(dag, parts, names, target)
     return dag
 
 
-def _split_all(dag: LocalDag, current: tuple[Emu, ...], names: _UnitNames, needed: bool, target: StagePlan) -> list[Emu]:
-    if not needed:
-        return list(current)
+def _split_all(dag: LocalDag, current: tuple[Emu, ...], sub: Layout, slots: list[Endpoints], names: _UnitNames) -> list[Emu]:
+    """Split every unit, so that slots of the target that lie inside one become parts of it."""
     units: list[Emu] = []
     for emu in current:
-        split = Split.of(emu, emu.layout.common(target.layout), names.next)
+        split = Split.of(emu, sub, names.next, [slot for slot in slots if set(slot) <= set(emu.endpoints)])
         dag.add(split)
         units.extend(split.parts)
     return units
+
+
+def _extends(sources: list[Emu], slots: list[Endpoints], names: _UnitNames, same_node: SameNode) -> list[Extend]:
+    """An Extend for each slot, sources shared out evenly, near ones first; a slot that all sources overlap reads a newborn.
+
+    Raises LayoutError where no replica is disjoint from a slot.
+    """
+    extends: list[Extend] = []
+    reads: dict[UnitId, int] = {}
+    waiting = list(slots)
+    while waiting:
+        born = [extend.replica for extend in extends]
+        slot, free = next(
+            ((slot, found) for pool in (sources, born) for slot in waiting if (found := _disjoint(pool, slot))), (None, [])
+        )
+        if slot is None:
+            raise LayoutError(
+                f"{sources[0].stage}: no replica is disjoint from {list(waiting[0])}, so none can be extended onto it; "
+                "choose devices that keep one unit whole, or change in two steps"
+            )
+
+        def cost(emu: Emu, slot: Endpoints = slot) -> tuple[int, int, UnitId]:
+            far = sum(not same_node(a, b) for a, b in zip(emu.endpoints, slot, strict=True))
+            return reads.get(emu.unit, 0), far, emu.unit
+
+        source = min(free, key=cost)
+        reads[source.unit] = reads.get(source.unit, 0) + 1
+        waiting.remove(slot)
+        extends.append(Extend.of(source, slot, names.next))
+    return extends
+
+
+def _disjoint(pool: list[Emu], slot: Endpoints) -> list[Emu]:
+    return [emu for emu in pool if not set(emu.endpoints) & set(slot)]
 
 
 def _merge_all(dag: LocalDag, parts: list[Emu], names: _UnitNames, target: StagePlan) -> tuple[Emu, ...]:
@@ -112,27 +147,6 @@ def _merge_all(dag: LocalDag, parts: list[Emu], names: _UnitNames, target: Stage
         dag.add(merge)
         result.append(merge.result)
     return tuple(result)
-
-
-def _survivor(units: list[Emu], slots: list[tuple[EndpointId, ...]]) -> Emu:
-    """The unit to copy from when none stays: the one least in the way of the new ones, then the first."""
-    return min(units, key=lambda emu: (sum(bool(set(emu.endpoints) & set(slot)) for slot in slots), emu.unit))
-
-
-def _nearest(dag: LocalDag, sources: list[Emu], slot: tuple[EndpointId, ...], same_node: SameNode) -> Emu:
-    """The source of an Extend: disjoint from the slot, read the least so far, near."""
-    disjoint = [emu for emu in sources if not set(emu.endpoints) & set(slot)]
-    if not disjoint:
-        raise LayoutError(
-            f"{sources[0].stage}: no replica is disjoint from {list(slot)}, so none can be extended onto it; "
-            "choose devices that keep one unit whole, or change in two steps"
-        )
-
-    def cost(emu: Emu) -> tuple[int, int, UnitId]:
-        far = sum(not same_node(a, b) for a, b in zip(emu.endpoints, slot, strict=True))
-        return dag.num_readers(emu), far, emu.unit
-
-    return min(disjoint, key=cost)
 
 
 @dataclass(slots=True)

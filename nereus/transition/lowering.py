@@ -39,11 +39,12 @@ def lower(primitive: Primitive, state: StateSpec, op_id: str, after: tuple[str, 
 def _movement(primitive: Primitive, state: StateSpec, same_node: SameNode) -> tuple[Moves, tuple[Exchange, ...]]:
     if isinstance(primitive, Destroy):
         return (), ()
-    if isinstance(primitive, Split):
+    if isinstance(primitive, Split) and primitive.is_aligned:
         return _position_gathers(primitive, state, same_node)
-    moves = minimal_moves(catalog(state, primitive.reads), catalog(state, primitive.makes), same_node)
-    copies, wire = _by_reach(moves)
-    return copies, _rank_pairs(wire) if isinstance(primitive, Extend) else _pairwise(wire)
+    if isinstance(primitive, Extend):
+        return (), _rank_pairs(primitive, state)
+    copies, wire = _by_reach(minimal_moves(catalog(state, primitive.reads), catalog(state, primitive.makes), same_node))
+    return copies, _pairwise(wire)
 
 
 def lower_sync(
@@ -72,11 +73,13 @@ def _pairwise(wire: Moves) -> tuple[Exchange, ...]:
     return (Pairwise(GroupKey.of(members, TRANSFER), wire),)
 
 
-def _rank_pairs(wire: Moves) -> tuple[Exchange, ...]:
-    pairs: dict[tuple[EndpointId, EndpointId], list[Move]] = defaultdict(list)
-    for move in wire:
-        pairs[move.source.endpoint, move.target.endpoint].append(move)
-    return tuple(Pairwise(GroupKey.of(pair, TRANSFER), tuple(moves)) for pair, moves in sorted(pairs.items()))
+def _rank_pairs(extend: Extend, state: StateSpec) -> tuple[Exchange, ...]:
+    """One exchange per rank of the source and its replica: each shard crosses once, whole."""
+    before, after = catalog(state, extend.reads), catalog(state, extend.makes)
+    return tuple(
+        Pairwise(GroupKey.of((source, replica), TRANSFER), minimal_moves(before.at([source]), after.at([replica])))
+        for source, replica in zip(extend.source.endpoints, extend.replica.endpoints, strict=True)
+    )
 
 
 def _position_gathers(split: Split, state: StateSpec, same_node: SameNode) -> tuple[Moves, tuple[Exchange, ...]]:

@@ -148,9 +148,21 @@ class Transition:
     """The transition DAG from one collection of EMUs to another."""
 
     ops: tuple[Op, ...]
-    """In one topological order, which is also the order of submission on every endpoint's transfer lane."""
+    """In dispatch order, which is topological."""
     result: tuple[Emu, ...]
     """The EMUs of the changed model-stages after it."""
+
+    @property
+    def moving(self) -> tuple[Op, ...]:
+        """What runs before the proof, in the order of submission on every endpoint's transfer lane."""
+        held = {op.id for op in self.held}
+        return tuple(op for op in self.ops if op.id not in held)
+
+    @property
+    def held(self) -> tuple[Op, ...]:
+        """Destroys that nothing waits for: they run after the proof, so that until then the old units stand."""
+        awaited = {before for op in self.ops for before in op.after}
+        return tuple(op for op in self.ops if op.primitive == "Destroy" and op.id not in awaited)
 
     @property
     def num_bytes(self) -> int:

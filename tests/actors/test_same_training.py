@@ -1,6 +1,6 @@
 """Training is the same under any layout, and under any sequence of layouts, as in a single process.
 
-    live run on one device -> recorded rollouts, cut to ragged lengths -> { reference, one layout, eight transitions } -> equal?
+    live run on one device -> its rollouts, cut to ragged lengths -> { reference, one layout, eight transitions } -> equal?
 
 The bounds are those of the project's goal, in float64: losses and gradient norms to 1e-10 relative, parameters to 1e-9.
 """
@@ -38,13 +38,13 @@ LAYOUTS = [
     ("tp4 pp2 dp1", {"stages": {TRAINING: stage(4, 2, 1, "0-7", 8), REFERENCE: stage(4, 1, 2, "0-7", 8)}}),
     ("tp2 pp2 dp2", {"stages": {TRAINING: stage(2, 2, 2, "0-7", 1)}}),
     (
-        "tp2 pp2 dp1, 4-7 leave",
+        "tp2 pp1 dp2, 4-7 leave",
         {
             "leave": "4-7",
             "stages": {
                 GENERATION: stage(1, 1, 4, "0-3", 4),
                 REFERENCE: stage(1, 1, 2, "2-3", 8),
-                TRAINING: stage(2, 2, 1, "0-3", 4),
+                TRAINING: stage(2, 1, 2, "0-3", 4),
             },
         },
     ),

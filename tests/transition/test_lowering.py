@@ -172,7 +172,6 @@ def test_extend_of_tensors_that_are_cut_has_one_pair_per_rank(text: str) -> None
     assert_rank_aligned(extend_op(text, CUT_ONLY), make_emu(text))
 
 
-@pytest.mark.xfail(strict=True, reason="what several source ranks hold (norms, counters, tied ends) crosses positions")
 @pytest.mark.parametrize("text", EXTENDED[1:])
 def test_extend_of_a_whole_state_has_one_pair_per_rank(text: str) -> None:
     assert_rank_aligned(extend_op(text, UNEVEN), make_emu(text))

@@ -14,7 +14,7 @@ from nereus.emu.plan import StagePlan
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import StateSpec
 from nereus.layout.moves import Move
-from nereus.transition.dag import stage_rank, transition_dag
+from nereus.transition.dag import Exclusive, stage_rank, transition_dag
 from nereus.transition.ops import TRANSFER, AllGather, GroupKey, Op, Pairwise, Program, Transition, program_for
 from tests.builders import (
     DEVICE_OF,
@@ -39,9 +39,22 @@ def transition_of(current: tuple[Emu, ...], plan: StagePlan, state: StateSpec) -
     return transition_dag({stage: current}, {stage: plan}, {stage: state}, ENDPOINT_OF, 1, lambda a, b: True)
 
 
-def of_stages(current: Mapping[str, tuple[Emu, ...]], targets: Mapping[str, StagePlan]) -> Transition:
+def always(first: str, second: str) -> bool:
+    """All model-stages run concurrently, so none shares a device with another."""
+    return True
+
+
+def of_stages(
+    current: Mapping[str, tuple[Emu, ...]],
+    targets: Mapping[str, StagePlan],
+    exclusive: Exclusive = lambda a, b: False,
+) -> Transition:
     states = dict.fromkeys(targets, StateSpec((), 8))
-    return transition_dag(current, targets, states, ENDPOINT_OF, 1, lambda a, b: DEVICE_OF[a] // 8 == DEVICE_OF[b] // 8)
+
+    def same_node(a: str, b: str) -> bool:
+        return DEVICE_OF[a] // 8 == DEVICE_OF[b] // 8
+
+    return transition_dag(current, targets, states, ENDPOINT_OF, 1, same_node, exclusive)
 
 
 def shuffled(ops: tuple[Op, ...], random: Random) -> list[Op]:
@@ -192,10 +205,6 @@ def test_release_of_a_stage_goes_before_its_own_acquisition_of_the_same_devices(
     assert [op.primitive for op in transition.ops] == ["Destroy", "Extend"]
 
 
-NO_RESOURCE_EDGES = pytest.mark.xfail(strict=True, reason="no resource edges yet: only data orders operations across stages")
-
-
-@NO_RESOURCE_EDGES
 def test_critic_of_figure_1b_waits_for_the_actor_to_release_gpu_10() -> None:
     """Destroy of the actor_training unit on GPU 10, then Extend of critic_training onto it, by an edge."""
     current = {
@@ -206,11 +215,10 @@ def test_critic_of_figure_1b_waits_for_the_actor_to_release_gpu_10() -> None:
         "actor_training": make_plan("dp1", stage="actor_training", devices=[9]),
         "critic_training": make_plan("dp2", stage="critic_training", devices=[11, 10]),
     }
-    ops = {op.primitive: op for op in of_stages(current, targets).ops}
+    ops = {op.primitive: op for op in of_stages(current, targets, exclusive=always).ops}
     assert ops["Destroy"].id in ops["Extend"].after
 
 
-@NO_RESOURCE_EDGES
 def test_generation_that_acquires_comes_after_the_destroy_that_a_split_makes_possible() -> None:
     """Figure 6 in small: reward (tp1, pp4) -> (tp1, pp2) gives up two devices, the actor extends onto them."""
     current = {
@@ -221,7 +229,7 @@ def test_generation_that_acquires_comes_after_the_destroy_that_a_split_makes_pos
         "actor_generation": make_plan("tp2 dp2", stage="actor_generation", devices=[0, 1, 5, 7]),
         "reward_inference": make_plan("pp2", stage="reward_inference", devices=[4, 6]),
     }
-    assert [op.primitive for op in of_stages(current, targets).ops] == ["Split", "Destroy", "Extend"]
+    assert [op.primitive for op in of_stages(current, targets, exclusive=always).ops] == ["Split", "Destroy", "Extend"]
 
 
 def test_transition_result_has_the_units_of_all_changed_stages() -> None:
