@@ -50,7 +50,7 @@ class Status:
     endpoint: EndpointId
     used_bytes: int
     peak_bytes: int
-    """Highest use since the last status."""
+    """Highest use since the last status or commit."""
     units: tuple[UnitId, ...]
 
 
@@ -119,7 +119,9 @@ class NativeEndpoint:
                 bound[emu.unit] = emu, rank_groups(replicas, replicas.index(emu), rank, self._shape.num_kv_heads)
         self._executor.bind(set(bound), {key for key in keep if self._endpoint in key.members})
         self._bound, self._epoch = bound, epoch
-        return Committed(endpoint=self._endpoint, epoch=epoch)
+        peak = self._memory.peak_bytes
+        self._memory.reset_peak()
+        return Committed(endpoint=self._endpoint, epoch=epoch, peak_bytes=peak)
 
     def compute(self, unit: UnitId, epoch: int, request: Request) -> Answer:
         """This rank's part of a request on a bound unit, at the device's declared speed."""

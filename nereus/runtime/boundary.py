@@ -33,7 +33,7 @@ class StepReport:
     declared_s: float
     """What the paced segments of all devices should have taken; 0 when unpaced."""
     peak_bytes: Mapping[EndpointId, int]
-    """Highest use of each device's ledger during the step."""
+    """Highest use of each device's ledger during the step; that of a transition is in its outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,8 @@ class Outcome:
     digest_s: float
     groups_made: int
     groups_reused: int
+    peak_bytes: int
+    """Highest use of any device's memory: old units, new units and buffers together."""
     digest_equal: bool
 
 
@@ -47,6 +49,7 @@ class _Tally:
     groups_made: int = 0
     groups_reused: int = 0
     bytes_received: int = 0
+    peak_bytes: int = 0
     digests: dict[UnitId, list[BoxDigest]] = field(default_factory=dict)
 
 
@@ -87,6 +90,7 @@ class CarryOut:
             digest_s=(began - digest_began) + (proved - moved),
             groups_made=self._tally.groups_made,
             groups_reused=self._tally.groups_reused,
+            peak_bytes=self._tally.peak_bytes,
             digest_equal=True,
         )
 
@@ -111,6 +115,7 @@ class CarryOut:
             fact = self._next("committing", waiting)
             if isinstance(fact, Committed):
                 waiting.discard(fact.endpoint)
+                self._tally.peak_bytes = max(self._tally.peak_bytes, fact.peak_bytes)
 
     def _run_dag(self, ops: Sequence[Op]) -> None:
         """Run operations as soon as their predecessors have completed on all members, in submission order."""

@@ -55,6 +55,8 @@ class Committed:
 
     endpoint: EndpointId
     epoch: int
+    peak_bytes: int
+    """Highest use of its device's memory during the transition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

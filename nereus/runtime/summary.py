@@ -36,7 +36,7 @@ class Summary:
     samples_repeated: int
     samples_skipped: int
     peak_bytes: dict[str, int]
-    """predicted by the memory model, and measured by the ledger: the worst device of the run."""
+    """predicted by the memory model, and measured by the ledger: the worst device of all steps, transitions apart."""
     lateness: float
     """Late share of all paced time, see PaceReport."""
     final_plan: dict[str, dict[str, Any]]

@@ -6,6 +6,7 @@ recorded rollouts -> one run, in which actor_training goes from dp 1 to 2, 4 and
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def test_throughput_of_training_grows_with_the_number_of_replicas(
 ) -> None:
     found = throughput(paced)
     record_property("tokens_per_second", found)
-    for fewer, more in zip(DEGREES, DEGREES[1:], strict=False):
+    for fewer, more in pairwise(DEGREES):
         assert found[more] > 1.15 * found[fewer], found
     assert found[8] > 2.5 * found[1], found
     assert found[8] < 8 * found[1], found

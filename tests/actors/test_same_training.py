@@ -196,7 +196,8 @@ def test_every_transition_keeps_the_digest_and_no_sample_is_lost(many_layouts: R
     summary = many_layouts.summary
     assert [t["step"] for t in summary.transitions] == list(range(1, TINY["steps"]))
     assert all(t["digest_equal"] for t in summary.transitions)
-    assert all(t["bytes_moved"] > 0 for t in summary.transitions[:6])
+    moved = [name for t, (name, _) in zip(summary.transitions, LAYOUTS, strict=True) if not t["bytes_moved"]]
+    assert moved == ["tp2 pp4 dp1"], "whole replicas become one unit by dropping what each no longer holds"
     assert (summary.samples_repeated, summary.samples_skipped) == (0, 0)
     used = {name for t in summary.transitions for name, count in t["primitives"].items() if count}
     assert used >= {"Split", "Merge", "Extend", "Destroy"}
@@ -217,7 +218,7 @@ def test_float32_run_through_eight_transitions_stays_near_the_single_process(
 ) -> None:
     job = replay(dtype="float32", transitions=SCRIPT)
     found = run(job, folder / "float32")
-    assert_equal(differences(found, train(job, ragged)), record_property, losses=1e-2, parameters=1e-3)
+    assert_equal(differences(found, train(job, ragged)), record_property, losses=1e-4, parameters=1e-4)
     assert all(t["digest_equal"] for t in found.summary.transitions)
 
 
