@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from actors.workers import RayWorkers
-from nereus.cost.memory import Batch, predicted_peaks
+from nereus.cost.batch import Batch
+from nereus.cost.memory import predicted_peaks
 from nereus.emu.plan import Plan
 from nereus.layout.catalog import StateSpec
 from nereus.rl.assemble import save_weights

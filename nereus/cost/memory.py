@@ -15,27 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
+from nereus.cost.batch import Batch
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.layout.catalog import StateSpec
 from nereus.layout.layout import Layout
 from nereus.layout.tensors import ITEM_BYTES, Kind, Segment, pipeline_layers
 from nereus.spec.model import ModelShape
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one RL step works on, at its longest."""
-
-    sequences: int
-    """Of the whole step, over all replicas."""
-    prompt_tokens: int
-    response_tokens: int
-    updates: int = 1
-    """Optimizer updates that the step's sequences are divided over."""
-
-    @property
-    def length(self) -> int:
-        return self.prompt_tokens + self.response_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +52,7 @@ def stage_footprint(stage: StagePlan, rank: int, state: StateSpec, model: ModelS
     """The bytes of one rank of a model-stage."""
     layout, item = stage.layout, ITEM_BYTES[dtype]
     trains = any(tensor.kind is Kind.EXP_AVG for tensor in state.tensors)
-    rows = ceil(batch.sequences / stage.dp / (batch.updates if trains else 1))
+    rows = batch.rows(stage.dp, trains=trains)
     micro = min(stage.micro_batch, rows)
     if trains:
         num_micro = ceil(rows / micro)
@@ -78,7 +63,7 @@ def stage_footprint(stage: StagePlan, rank: int, state: StateSpec, model: ModelS
     elif stage.stage.endswith("generation"):
         live = item * _kv_cache(model, layout, rank, micro, batch)
     else:
-        logits = _is_last(layout, rank) * micro * batch.response_tokens * _vocabulary(model, layout, rank)
+        logits = _is_last(layout, rank) * micro * ceil(batch.response_tokens) * _vocabulary(model, layout, rank)
         live = item * (logits + _sends(model, layout, rank, rows, batch, both_ways=False))
     return Footprint(state.shard_bytes(layout, rank), live)
 
@@ -101,10 +86,10 @@ def _activations(model: ModelShape, layout: Layout, rank: int, micro: int, batch
     queries = heads * model.head_dim
     ffn = _span(Segment(model.ffn_size), layout, rank)
     layers = len(pipeline_layers(model.num_layers, layout.pp, at.pp))
-    total = micro * batch.length * (layers * (6 * model.hidden_size + 5 * queries + 4 * ffn + heads) + model.head_dim)
+    total = micro * ceil(batch.length) * (layers * (6 * model.hidden_size + 5 * queries + 4 * ffn + heads) + model.head_dim)
     if _is_last(layout, rank):
         head = 3 * model.hidden_size + 2 * _vocabulary(model, layout, rank)
-        total += micro * batch.response_tokens * head
+        total += micro * ceil(batch.response_tokens) * head
     return total
 
 
@@ -112,13 +97,13 @@ def _sends(model: ModelShape, layout: Layout, rank: int, rows: int, batch: Batch
     """Elements of the hidden states (and their gradients) that a pass has sent: their buffers live until it ends."""
     at = layout.coordinate(rank)
     neighbours = (at.pp + 1 < layout.pp) + (both_ways and at.pp > 0)
-    return neighbours * rows * batch.length * model.hidden_size
+    return neighbours * rows * ceil(batch.length) * model.hidden_size
 
 
 def _kv_cache(model: ModelShape, layout: Layout, rank: int, wave: int, batch: Batch) -> int:
     heads = max(1, _width(model.num_kv_heads, layout, rank))
     layers = len(pipeline_layers(model.num_layers, layout.pp, layout.coordinate(rank).pp))
-    return 2 * layers * wave * heads * model.head_dim * batch.length
+    return 2 * layers * wave * heads * model.head_dim * ceil(batch.length)
 
 
 def _vocabulary(model: ModelShape, layout: Layout, rank: int) -> int:

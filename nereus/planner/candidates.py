@@ -1,0 +1,105 @@
+"""The candidates of one model-stage: every legal layout, DP degree and micro-batch, with its latency and memory.
+
+legal: tp divides the heads and the kv heads divide tp or the reverse, pp <= layers, dp divides the batch,
+       tp * pp * dp <= pool, TP inside a node      dropped: what exceeds memory alone, and what is dominated
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nereus.cost.memory import stage_footprint
+from nereus.emu.plan import StagePlan
+from nereus.layout.layout import Layout
+from nereus.planner.request import SearchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to lay out a model-stage, and what it costs. Its devices are placeholders until the plan is placed."""
+
+    plan: StagePlan
+    seconds: float
+    """Latency of the model-stage in one RL step."""
+    state_bytes: int
+    """On each device, while the unit is there: the fullest rank."""
+    live_bytes: int
+    """On top while it computes: the fullest rank."""
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.plan.devices)
+
+    def dominates(self, other: Candidate) -> bool:
+        """At least as good in every respect that the search looks at: latency, devices, state, live memory."""
+        mine = (self.seconds, self.num_devices, self.state_bytes, self.live_bytes)
+        theirs = (other.seconds, other.num_devices, other.state_bytes, other.live_bytes)
+        return all(a <= b for a, b in zip(mine, theirs, strict=True))
+
+
+def candidates(request: SearchRequest, stage: str) -> tuple[Candidate, ...]:
+    """All candidates of a model-stage that fit in memory alone, fastest first."""
+    if stage in request.pinned:
+        return (_candidate(request, request.pinned[stage]),)
+    made = (_candidate(request, plan) for plan in _legal(request, stage))
+    fitting = [c for c in made if c.state_bytes + c.live_bytes <= request.usable_bytes]
+    return tuple(sorted(fitting, key=_order))
+
+
+def frontier(found: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    """The candidates that no other one dominates, fastest first: the latency-resource frontier (paper, section 4.2)."""
+    kept: list[Candidate] = []
+    for candidate in sorted(found, key=_order):
+        if not any(other.dominates(candidate) for other in kept):
+            kept.append(candidate)
+    return tuple(kept)
+
+
+def _order(candidate: Candidate) -> tuple[float, int, int, int, Layout, int]:
+    """Fastest first; ties by fewer devices, then by less memory, then by layout, so that the order is total."""
+    plan = candidate.plan
+    memory = candidate.state_bytes, candidate.live_bytes
+    return (candidate.seconds, candidate.num_devices, *memory, plan.layout, plan.micro_batch)
+
+
+def _candidate(request: SearchRequest, plan: StagePlan) -> Candidate:
+    cost, state = request.cost, request.states[plan.stage]
+    footprints = [
+        stage_footprint(plan, rank, state, cost.model, cost.dtype, request.longest) for rank in range(plan.layout.size)
+    ]
+    return Candidate(
+        plan,
+        cost.stage_seconds(plan, request.mean),
+        max(f.state for f in footprints),
+        max(f.state + f.live for f in footprints) - max(f.state for f in footprints),
+    )
+
+
+def _legal(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
+    """Powers of two for TP and PP, as is common practice; any DP degree for which the batch divides."""
+    model, pool = request.cost.model, len(request.devices)
+    for tp in _powers_of_two(min(pool, request.smallest_node)):
+        divides_kv = model.num_kv_heads % tp == 0 or tp % model.num_kv_heads == 0
+        if model.num_heads % tp or not divides_kv:
+            continue
+        for pp in _powers_of_two(pool // tp):
+            if pp > model.num_layers or (pp > 1 and stage == request.generates):
+                continue
+            for dp in range(1, pool // (tp * pp) + 1):
+                if request.longest.sequences % (dp * request.longest.updates) == 0:
+                    yield from _with_micro_batches(request, stage, Layout(tp, pp), dp)
+
+
+def _with_micro_batches(request: SearchRequest, stage: str, layout: Layout, dp: int) -> Iterator[StagePlan]:
+    rows = request.longest.sequences // (dp * request.longest.updates)
+    devices = tuple(range(layout.size * dp))
+    for micro_batch in sorted({min(size, rows) for size in request.micro_batches}):
+        yield StagePlan(stage, layout, dp, devices, micro_batch)
+
+
+def _powers_of_two(most: int) -> Iterator[int]:
+    degree = 1
+    while degree <= most:
+        yield degree
+        degree *= 2
