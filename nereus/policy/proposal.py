@@ -1,0 +1,179 @@
+"""From a snapshot to the N best proposals: search, placement, transition DAG, memory check, cost of moving.
+
+    Snapshot -> search (fastest first) -> place on the pool -> transition DAG -> does it fit? -> L_tran -> Proposal
+
+Pure: this is what the planner process runs. The decision itself, admit or not, is the control core's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nereus.cost.batch import Batch
+from nereus.cost.memory import predicted_peaks
+from nereus.cost.step import CostModel
+from nereus.emu.plan import DeviceId, Plan, StagePlan
+from nereus.emu.unit import Emu
+from nereus.errors import LayoutError
+from nereus.layout.catalog import EndpointId, StateSpec
+from nereus.planner.request import HEADROOM, SearchRequest
+from nereus.planner.search import Choice, search
+from nereus.policy.admission import Code
+from nereus.transition.arrange import arrange
+from nereus.transition.dag import transition_dag
+from nereus.transition.estimate import LinkRates, transition_seconds
+from nereus.transition.feasibility import check_memory
+from nereus.transition.ops import GroupKey, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a decision is taken on; what-if is `dataclasses.replace`."""
+
+    plan: Plan
+    emus: Mapping[str, tuple[Emu, ...]]
+    endpoint_of: Mapping[DeviceId, EndpointId]
+    node_of: Mapping[DeviceId, int]
+    usable: tuple[DeviceId, ...]
+    """Devices that a target plan may use: there, and not leaving."""
+    states: Mapping[str, StateSpec]
+    generates: str
+    cost: CostModel
+    links: LinkRates
+    capacity_bytes: int
+    mean: Batch
+    longest: Batch
+
+    def l_step_s(self) -> float:
+        """Predicted seconds per step of the plan in force."""
+        return self.cost.step_seconds(self.plan, self.mean, self.generates)
+
+    def peak_bytes(self) -> int:
+        """Predicted peak of the plan in force."""
+        peaks = predicted_peaks(self.plan, self.states, self.cost.model, self.cost.dtype, self.longest)
+        return max(peaks.values())
+
+    @property
+    def usable_bytes(self) -> float:
+        return self.capacity_bytes * (1 - HEADROOM)
+
+    def same_node(self, a: EndpointId, b: EndpointId) -> bool:
+        node = {endpoint: self.node_of[device] for device, endpoint in self.endpoint_of.items()}
+        return node.get(a) == node.get(b)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One target plan, and what going there would cost."""
+
+    stages: Mapping[str, StagePlan]
+    """All model-stages, placed; those that stay as they are equal the plan in force."""
+    l_step_s: float
+    peak_bytes: int
+    """Of the target plan."""
+    l_tran_s: float
+    transition_peak_bytes: int
+    """Of moving there."""
+    primitives: Mapping[str, int]
+    bytes_moved: int
+    infeasible: tuple[Code, str] | None
+    """Why it cannot be carried out, if so."""
+
+
+def propose(snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
+    """The best `top` plans on the usable devices, fastest first; the plan in force is left out."""
+    request = SearchRequest(
+        states=snapshot.states,
+        generates=snapshot.generates,
+        cost=snapshot.cost,
+        devices=snapshot.usable,
+        node_of=snapshot.node_of,
+        capacity_bytes=snapshot.capacity_bytes,
+        mean=snapshot.mean,
+        longest=snapshot.longest,
+    )
+    proposals = (_proposal(snapshot, choice) for choice in search(request, top + 1))
+    return tuple(p for p in proposals if p is not None)[:top]
+
+
+def _proposal(snapshot: Snapshot, choice: Choice) -> Proposal | None:
+    """A choice of the search placed on the pool; None if nothing would change."""
+    placed = {c.plan.stage: place(snapshot, c.plan) for c in choice.chosen}
+    changed = {stage: plan for stage, plan in placed.items() if _differs(plan, snapshot.plan.stages[stage])}
+    stages = {**snapshot.plan.stages, **changed}
+    if stages == snapshot.plan.stages:
+        return None
+
+    def proposal(infeasible: tuple[Code, str] | None, l_tran_s: float, peak: int, moved: Transition | None) -> Proposal:
+        return Proposal(
+            stages=stages,
+            l_step_s=choice.seconds,
+            peak_bytes=choice.peak_bytes,
+            l_tran_s=l_tran_s,
+            transition_peak_bytes=peak,
+            primitives=moved.counts if moved else {},
+            bytes_moved=moved.num_bytes if moved else 0,
+            infeasible=infeasible,
+        )
+
+    try:
+        transition = transition_to(snapshot, changed, snapshot.plan.epoch + 1)
+    except LayoutError as error:
+        return proposal((Code.INFEASIBLE_ORDER, str(error)), 0.0, 0, None)
+    current = [emu for emus in snapshot.emus.values() for emu in emus]
+    memory = check_memory(transition, current, snapshot.states, snapshot.usable_bytes)
+    seconds = transition_seconds(transition, _groups(transition), snapshot.links)
+    reason = (Code.INFEASIBLE_MEMORY, str(memory.violation)) if memory.violation else None
+    return proposal(reason, seconds, max(memory.peak_bytes.values(), default=0), transition)
+
+
+def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: int) -> Transition:
+    """The transition DAG from the units of the snapshot to these stage plans. Raises LayoutError if there is none."""
+    current = {stage: snapshot.emus[stage] for stage in changed}
+    return transition_dag(current, changed, snapshot.states, snapshot.endpoint_of, epoch, snapshot.same_node)
+
+
+def place(snapshot: Snapshot, plan: StagePlan) -> StagePlan:
+    """Choose devices for a stage plan: those that it has first, whole TP groups node by node, then rank by residency."""
+    held = set(snapshot.plan.stages[plan.stage].devices)
+    by_node: dict[int, list[DeviceId]] = {}
+    for device in sorted(snapshot.usable, key=lambda d: (d not in held, d)):
+        by_node.setdefault(snapshot.node_of[device], []).append(device)
+    whole = [
+        device
+        for node in sorted(by_node, key=lambda n: (-sum(d in held for d in by_node[n]), n))
+        for device in by_node[node][: len(by_node[node]) // plan.layout.tp * plan.layout.tp]
+    ]
+    rest = [device for device in snapshot.usable if device not in whole]
+    devices = [*whole, *rest][: len(plan.devices)]
+    device_of = {endpoint: device for device, endpoint in snapshot.endpoint_of.items()}
+    return arrange(
+        snapshot.emus[plan.stage],
+        plan.stage,
+        plan.layout,
+        plan.dp,
+        devices,
+        device_of,
+        snapshot.node_of,
+        plan.micro_batch,
+    )
+
+
+def _differs(target: StagePlan, current: StagePlan) -> bool:
+    """Whether a stage plan changes anything; the order of replicas does not matter."""
+    return (target.layout, target.micro_batch, set(target.groups)) != (
+        current.layout,
+        current.micro_batch,
+        set(current.groups),
+    )
+
+
+def _groups(transition: Transition) -> dict[EndpointId, tuple[GroupKey, ...]]:
+    """The communicators that each endpoint makes for the transition, taken as new."""
+    groups: dict[EndpointId, set[GroupKey]] = {}
+    for op in transition.ops:
+        for exchange in op.exchanges:
+            for endpoint in exchange.group.members:
+                groups.setdefault(endpoint, set()).add(exchange.group)
+    return {endpoint: tuple(sorted(keys)) for endpoint, keys in groups.items()}

@@ -1,0 +1,85 @@
+"""When to replan: hard triggers (the pool changed, memory will not do) and drift of what was measured (paper, section 4.1).
+
+A drifting signal triggers when it differs from its reference value, its value at the last replan, by more than a relative
+threshold. References are reset after every replan, on rejection too, so that a lasting deviation does not trigger each step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nereus.policy.horizon import Signal
+
+DELTA_LENGTH = 0.30
+"""Relative change of the mean response length that triggers (paper, section 4.1: delta_len = 30 %)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What was true at the last replan."""
+
+    response_tokens: float
+    pool: frozenset[int]
+    """Devices that could be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is true now."""
+
+    response_tokens: float
+    """Mean of the last step."""
+    pool: frozenset[int]
+    """Devices that can be used: there, and not leaving."""
+    used: frozenset[int]
+    """Devices that the current plan uses."""
+    predicted_bytes: int
+    """Peak of the current plan at the next step's longest responses."""
+    usable_bytes: float
+    """Memory of a device less headroom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Why a replan is wanted."""
+
+    signal: Signal
+    urgent: bool
+    """Whether the current plan cannot go on: payback is then waived."""
+    reason: str
+    """One sentence with the numbers."""
+
+
+def triggers(observed: Observed, reference: Reference) -> tuple[Trigger, ...]:
+    """Every signal that crossed, urgent ones first."""
+    found = [t for t in (_pool(observed, reference), _memory(observed), _length(observed, reference)) if t is not None]
+    return tuple(sorted(found, key=lambda trigger: not trigger.urgent))
+
+
+def _pool(observed: Observed, reference: Reference) -> Trigger | None:
+    if observed.pool == reference.pool:
+        return None
+    lost = observed.used - observed.pool
+    change = f"the pool went from {len(reference.pool)} to {len(observed.pool)} devices"
+    if lost:
+        return Trigger(Signal.POOL, True, f"{change}; the plan uses {sorted(lost)}, which leave")
+    return Trigger(Signal.POOL, False, change)
+
+
+def _memory(observed: Observed) -> Trigger | None:
+    if observed.predicted_bytes <= observed.usable_bytes:
+        return None
+    need, have = observed.predicted_bytes / 2**20, observed.usable_bytes / 2**20
+    return Trigger(
+        Signal.MEMORY, True, f"the next step is predicted to need {need:.1f} MiB of {have:.1f} usable on a device"
+    )
+
+
+def _length(observed: Observed, reference: Reference) -> Trigger | None:
+    if reference.response_tokens <= 0:
+        return None
+    change = observed.response_tokens / reference.response_tokens - 1
+    if abs(change) <= DELTA_LENGTH:
+        return None
+    lengths = f"{reference.response_tokens:.1f} to {observed.response_tokens:.1f} tokens"
+    return Trigger(Signal.LENGTH, False, f"responses went from {lengths} ({change:+.0%})")

@@ -1,0 +1,71 @@
+"""The critical path of a transition: how long the job stands at the boundary for it (L_tran of Eq. (2)).
+
+Set-up of communicators, then each operation as long as its busiest endpoint sends, receives and copies; operations on common
+endpoints follow each other (one transfer lane per device), others run at the same time. An operation that was never
+measured costs what these rates say, never nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nereus.layout.catalog import EndpointId
+from nereus.transition.ops import AllGather, GroupKey, Op, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRates:
+    """How fast state moves and groups are made."""
+
+    wire_bytes_s: float = 0.6e9
+    """Between two endpoints, packing included: a third of what Gloo alone reaches, since pairs share cores."""
+    copy_bytes_s: float = 1.2e9
+    """Into fresh memory on one endpoint."""
+    op_s: float = 0.02
+    """Fixed seconds of an operation: submitting, waking, answering."""
+    group_s: float = 0.008
+    """Seconds per member to make a communicator."""
+    scale: float = 1.0
+    """Measured over predicted, from the transitions so far."""
+
+    def corrected(self, predicted_s: float, measured_s: float) -> LinkRates:
+        """Rates after one more transition: half of the way to what was measured."""
+        ratio = min(max(measured_s / max(predicted_s, 1e-6), 0.2), 5.0)
+        return LinkRates(self.wire_bytes_s, self.copy_bytes_s, self.op_s, self.group_s, self.scale * (0.5 + 0.5 * ratio))
+
+
+def transition_seconds(
+    transition: Transition, new_groups: Mapping[EndpointId, tuple[GroupKey, ...]], rates: LinkRates
+) -> float:
+    """Predicted seconds: set-up on the busiest endpoint, then the longest chain of operations, commit included."""
+    setup = max((sum(rates.group_s * len(key.members) for key in keys) for keys in new_groups.values()), default=0.0)
+    done: dict[str, float] = {}
+    free: dict[EndpointId, float] = {}
+    for op in (*transition.moving, *transition.held):
+        start = max([done[before] for before in op.after] + [free.get(endpoint, 0.0) for endpoint in op.members])
+        end = start + op_seconds(op, rates)
+        done[op.id] = end
+        free.update(dict.fromkeys(op.members, end))
+    return rates.scale * (setup + max(done.values(), default=0.0) + rates.op_s)
+
+
+def op_seconds(op: Op, rates: LinkRates) -> float:
+    """Predicted seconds of one operation: that of its busiest endpoint."""
+    wire: dict[EndpointId, int] = {}
+    copied: dict[EndpointId, int] = {}
+    for move in op.copies:
+        copied[move.target.endpoint] = copied.get(move.target.endpoint, 0) + move.num_bytes
+    for exchange in op.exchanges:
+        if isinstance(exchange, AllGather):
+            total = sum(part.num_bytes for parts in exchange.parts for part in parts)
+            for endpoint in exchange.group.members:
+                wire[endpoint] = wire.get(endpoint, 0) + total
+        else:
+            for move in exchange.moves:
+                for endpoint in (move.source.endpoint, move.target.endpoint):
+                    wire[endpoint] = wire.get(endpoint, 0) + move.num_bytes
+    busiest = max(
+        (wire.get(e, 0) / rates.wire_bytes_s + copied.get(e, 0) / rates.copy_bytes_s for e in op.members), default=0.0
+    )
+    return rates.op_s + busiest
