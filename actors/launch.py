@@ -5,6 +5,7 @@ cluster (private, or the one that was named) -> rendezvous + job actor on the he
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from nereus.errors import EndpointLost, NereusError, UserError
 from nereus.runtime.events import Event
 from nereus.runtime.summary import Summary
 from nereus.spec.job import Job
+
+CONNECT_TIMEOUT_S = 5.0
+"""Seconds until an address without a listener is refused."""
 
 POLL_S = 0.2
 """Seconds between two looks at a running job: fast enough for a live table, and idle otherwise."""
@@ -76,6 +80,7 @@ def launched(job: Job, folder: Path, address: str | None = None, weights: Path |
         if address is None:
             stack.enter_context(private_cluster(job.cluster))
         else:
+            _check_reachable(address)
             ray.init(address=address, logging_level="ERROR", log_to_driver=False, namespace="nereus")
             stack.callback(ray.shutdown)
         nodes = device_nodes(job, ray.nodes())
@@ -87,6 +92,18 @@ def launched(job: Job, folder: Path, address: str | None = None, weights: Path |
         actor = ray.remote(**head_options(head["NodeID"], JOB_LANES))(JobActor).remote(spec)
         stack.callback(ray.kill, actor)
         yield Launched(actor, actor.run.options(concurrency_group="loop").remote())
+
+
+def _check_reachable(address: str) -> None:
+    """Raises UserError soon where Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
+            return
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--address: no Ray cluster answers at {address!r} ({error}); give HOST:PORT of its head, or `local`"
+        ) from error
 
 
 def device_nodes(job: Job, nodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.options import DEVICE_RESOURCE
+from nereus.errors import JobFileError
 from nereus.spec.cluster import Cluster as Declared
 
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -38,6 +39,9 @@ priority (pacing needs their share of the cores), and a dead node noticed in abo
 @contextmanager
 def private_cluster(declared: Declared) -> Iterator[None]:
     """A cluster with `declared.nodes` nodes, connected to on entry and gone on exit."""
+    if declared.device.kind == "gpu" and declared.nodes > 1:
+        allowed = "a private cluster of GPUs is this machine alone: 1, or name a cluster with --address"
+        raise JobFileError("cluster.nodes", declared.nodes, allowed)
     folder = Path(tempfile.mkdtemp(prefix="nereus-", dir="/tmp"))
     temp_dir = folder / "ray"
     temp_dir.mkdir()

@@ -10,7 +10,7 @@
     ├── StaleUnitError                   a call for a unit or an epoch that is not bound
     ├── OutOfDeviceMemory                the ledger of a device refused a reservation
     ├── DigestMismatch                   logical state differs before and after a transition
-    ├── TransitionFailed                 an operation of a transition failed; the old plan stands
+    ├── TransitionFailed                 starting or moving failed; nothing was committed
     └── EndpointLost                     a process that held shards has died
 
 Each message names the cause, the value seen and the knob to turn. All of them pickle, since they cross processes.
@@ -93,11 +93,16 @@ class DigestMismatch(NereusError):
 
 
 class TransitionFailed(NereusError):
-    """An operation of a transition failed; nothing was committed."""
+    """Starting, or an operation of a transition, failed; nothing was committed."""
 
 
 class EndpointLost(NereusError):
     """A process that held shards has died."""
 
     def __init__(self, endpoint: str, during: str) -> None:
-        super().__init__(f"endpoint {endpoint} died during {during}", endpoint=endpoint, during=during)
+        super().__init__(
+            f"endpoint {endpoint} died during {during}, and its shards with it; run the job again, "
+            "and look for what ended it (out of memory, for example)",
+            endpoint=endpoint,
+            during=during,
+        )

@@ -46,7 +46,11 @@ def run(
     """Run an RL job: live table, transitions by script, summary."""
     from nereus.cli.run import run_job
 
-    run_job(job, steps, None if address == "local" else address, run_dir, as_json=as_json)
+    try:
+        run_job(job, steps, None if address == "local" else address, run_dir, as_json=as_json)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the run's processes have ended\n")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def main() -> None:
@@ -57,9 +61,6 @@ def main() -> None:
         _fail(error, EXIT_USER_ERROR)
     except NereusError as error:
         _fail(error, EXIT_FAILED)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the run's processes have ended\n")
-        sys.exit(EXIT_INTERRUPTED)
 
 
 def _fail(error: NereusError, code: int) -> None:

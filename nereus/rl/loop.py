@@ -133,7 +133,8 @@ class RlLoop:
                 ]
                 found = [r for r in self._run(release, emus, requests, clock) if isinstance(r, Prepared)]
                 self._updates += 1
-                apply = Apply(self._updates, step, step * len(rollout.tokens), found[0].grad_norm, job.optimizer)
+                position = (step - 1) * len(rollout.tokens) + rows.stop
+                apply = Apply(self._updates, step, position, found[0].grad_norm, job.optimizer)
                 self._run(release, emus, [apply] * len(emus), clock)
                 prepared.append(_total(found))
         return prepared
@@ -143,7 +144,7 @@ class RlLoop:
         emus, temperature = release.emus[REFERENCE_INFERENCE], self._job.workload.temperature
         parts = shares(len(rollout.tokens), len(emus))
         requests: list[Request] = [Score(rollout.rows(p.start, p.stop), micro_batch, temperature) for p in parts]
-        scored = torch.zeros_like(rollout.old_logprobs)
+        scored = torch.zeros_like(rollout.old_logprobs, dtype=getattr(torch, self._job.dtype))
         for part, found in zip(parts, self._run(release, emus, requests, clock), strict=True):
             assert isinstance(found, torch.Tensor)
             scored[part, : found.shape[1]] = found

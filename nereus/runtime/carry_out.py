@@ -24,6 +24,10 @@ FACT_TIMEOUT_S = 120.0
 """Seconds without any fact after which a transition is given up: far above any set-up, far below a person's patience."""
 
 
+ROOT_CAUSE_WAIT_S = 2.0
+"""Seconds of silence, after a failure, after which no death will explain it: one is noticed within a second."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a transition came to."""
@@ -162,8 +166,15 @@ class CarryOut:
         if isinstance(fact, EndpointDied):
             raise EndpointLost(fact.endpoint, doing)
         if isinstance(fact, OpFailed):
+            self._raise_if_one_died(doing)
             raise TransitionFailed(f"{doing}: {fact.op} failed on {fact.endpoint}: {fact.error}") from fact.error
         return fact
+
+    def _raise_if_one_died(self, doing: str) -> None:
+        """A peer's broken connection is heard of before the death that broke it: wait for that a moment."""
+        while (fact := self._endpoints.next_fact(ROOT_CAUSE_WAIT_S)) is not None:
+            if isinstance(fact, EndpointDied):
+                raise EndpointLost(fact.endpoint, doing)
 
 
 def _check_equal(old: Mapping[UnitId, Digest], new: Mapping[UnitId, Digest]) -> None:

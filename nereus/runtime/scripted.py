@@ -52,11 +52,12 @@ class ScriptedController:
         self._plan = Plan(0, stages)
         self._emus = {name: phi(stage, self._endpoint_of, 0) for name, stage in stages.items()}
         carry = CarryOut(self._endpoints, self._described.states)
-        programs, keep = self._programs(0, ())
+        programs, keep = self._programs(0, self._emus, ())
         carry.install(programs)
-        self._job.seed(self._bound)
-        self._await(Seeded, {endpoint for emu in self._bound for endpoint in emu.endpoints}, "loading the first weights")
-        carry.bind(0, self._bound, list(self._endpoint_of.values()), keep)
+        units = _all(self._emus)
+        self._job.seed(units)
+        self._await(Seeded, {endpoint for emu in units for endpoint in emu.endpoints}, "loading the first weights")
+        carry.bind(0, units, list(self._endpoint_of.values()), keep)
         return self._release()
 
     def boundary(self, report: StepReport) -> Release:
@@ -73,12 +74,12 @@ class ScriptedController:
         before = {name: self._emus[name] for name in targets}
         transition = transition_dag(before, targets, self._described.states, self._endpoint_of, epoch, self._same_node)
         made = {name: tuple(emu for emu in transition.result if emu.stage == name) for name in targets}
-        self._emus.update(made)
-        self._plan = Plan(epoch, {**self._plan.stages, **targets})
-        programs, keep = self._programs(epoch, (*transition.moving, *transition.held))
+        after = {**self._emus, **made}
+        programs, keep = self._programs(epoch, after, (*transition.moving, *transition.held))
         outcome = CarryOut(self._endpoints, self._described.states).run(
-            transition, programs, [emu for emus in before.values() for emu in emus], self._bound, keep
+            transition, programs, _all(before), _all(after), keep
         )
+        self._emus, self._plan = after, Plan(epoch, {**self._plan.stages, **targets})
         self._retire(entry.leave)
         self._on_transition(self._report(entry, transition, outcome))
 
@@ -90,18 +91,20 @@ class ScriptedController:
             self._emus[name], name, layout, choice.dp, choice.devices, device_of, self._node_of, choice.micro_batch
         )
 
-    def _programs(self, epoch: int, ops: tuple[Op, ...]) -> tuple[list[Program], frozenset[GroupKey]]:
-        """What every endpoint installs for an epoch, and the communicators that stay after its commit."""
+    def _programs(
+        self, epoch: int, emus: Mapping[str, tuple[Emu, ...]], ops: tuple[Op, ...]
+    ) -> tuple[list[Program], frozenset[GroupKey]]:
+        """What every endpoint installs for an epoch of these EMUs, and the communicators that stay after its commit."""
         states, described = self._described.states, self._described
         sync = lower_sync(
-            self._emus[described.trains],
+            emus[described.trains],
             states[described.trains],
-            self._emus[described.generates],
+            emus[described.generates],
             states[described.generates],
             sync_op(epoch),
             self._same_node,
         )
-        groups = self._job.compute_groups(self._bound)
+        groups = self._job.compute_groups(_all(emus))
         programs = [program_for(endpoint, epoch, (*ops, sync), groups, states) for endpoint in self._endpoint_of.values()]
         return programs, groups | {exchange.group for exchange in sync.exchanges}
 
@@ -118,6 +121,8 @@ class ScriptedController:
                 )
             if isinstance(fact, EndpointDied):
                 raise EndpointLost(fact.endpoint, "starting workers")
+            if isinstance(fact, OpFailed):
+                raise TransitionFailed(f"starting workers: failed on {fact.endpoint}: {fact.error}") from fact.error
             if isinstance(fact, DeviceReady):
                 waiting.discard(fact.device)
                 self._endpoint_of[fact.device] = fact.endpoint
@@ -152,13 +157,14 @@ class ScriptedController:
     def _release(self) -> Release:
         return Release(epoch=self._plan.epoch, plan=self._plan, emus=dict(self._emus), sync_op=sync_op(self._plan.epoch))
 
-    @property
-    def _bound(self) -> tuple[Emu, ...]:
-        return tuple(emu for emus in self._emus.values() for emu in emus)
-
     def _same_node(self, a: EndpointId, b: EndpointId) -> bool:
         node = {endpoint: self._node_of[device] for device, endpoint in self._endpoint_of.items()}
         return node.get(a) == node.get(b)
+
+
+def _all(emus: Mapping[str, tuple[Emu, ...]]) -> tuple[Emu, ...]:
+    """The EMUs of all model-stages."""
+    return tuple(emu for replicas in emus.values() for emu in replicas)
 
 
 def first_plan(stage: str, choice: StageChoice) -> StagePlan:

@@ -66,10 +66,39 @@ def local_dag(
     """The primitives that turn `current` into Phi(target).
 
     A unit of T_sub stays where its endpoints are, in order, a slot of the target; every other slot is filled by an Extend
-    from a replica that stays, if there is one. Raises LayoutError where no replica is ever disjoint from a slot.
+    from a replica that stays, if there is one. Where no replica is disjoint from a slot, so that none could be extended
+    onto it, a smaller common layout is taken: with units of one device there always is one.
     """
+    *larger, smallest = _common_layouts(current[0].layout.common(target.layout))
+    for sub in larger:
+        try:
+            return _dag_through(sub, current, target, endpoint_of, birth_epoch, same_node)
+        except LayoutError:
+            continue
+    return _dag_through(smallest, current, target, endpoint_of, birth_epoch, same_node)
+
+
+def _common_layouts(largest: Layout) -> list[Layout]:
+    """The layouts into which the largest common one can be split, itself first: pp goes before tp, which stays in a node."""
+    divisors = [
+        Layout(tp, pp)
+        for tp in range(1, largest.tp + 1)
+        for pp in range(1, largest.pp + 1)
+        if largest.tp % tp == 0 and largest.pp % pp == 0
+    ]
+    return sorted(divisors, key=lambda layout: (-layout.size, -layout.tp))
+
+
+def _dag_through(
+    sub: Layout,
+    current: tuple[Emu, ...],
+    target: StagePlan,
+    endpoint_of: Mapping[DeviceId, EndpointId],
+    birth_epoch: int,
+    same_node: SameNode,
+) -> LocalDag:
+    """The primitives by way of units of layout `sub`. Raises LayoutError where no replica is disjoint from a slot."""
     dag, names = LocalDag(), _UnitNames(target.stage, birth_epoch)
-    sub = current[0].layout.common(target.layout)
     slots = [
         slot
         for group in target.groups

@@ -222,7 +222,7 @@ def test_float32_run_through_eight_transitions_stays_near_the_single_process(
     assert all(t["digest_equal"] for t in found.summary.transitions)
 
 
-def test_tied_embeddings_over_pipelines_equal_the_single_process(
+def test_tied_embeddings_over_pipelines_equal_the_single_process_on_rollouts_of_a_float32_run(
     replay: Callable[..., Job], folder: Path, ragged: Path, record_property: Callable[[str, object], None]
 ) -> None:
     plan = {**FIXED_PLAN, TRAINING: stage(2, 4, 1, "0-7", 3)}
@@ -230,5 +230,10 @@ def test_tied_embeddings_over_pipelines_equal_the_single_process(
         {"step": 2, "stages": {TRAINING: stage(1, 2, 4, "0-7", 2), REFERENCE: stage(2, 2, 1, "0-3", 4)}},
         {"step": 4, "stages": {TRAINING: stage(1, 1, 8, "0-7", 1)}},
     ]
-    job = replay(model={"tie_embeddings": True}, steps=5, plan=plan, transitions=script)
-    assert_equal(differences(run(job, folder / "tied"), train(job, ragged)), record_property)
+    record, recorder = RecordedRollouts(ragged), RolloutRecorder(folder / "ragged32")
+    for step in range(1, 6):
+        rollout = record.step(step)
+        recorder.write(step, replace(rollout, old_logprobs=rollout.old_logprobs.float()))
+    rollouts = {"source": "recorded", "path": str(folder / "ragged32")}
+    job = replay(model={"tie_embeddings": True}, steps=5, plan=plan, transitions=script, rollouts=rollouts)
+    assert_equal(differences(run(job, folder / "tied"), train(job, folder / "ragged32")), record_property)

@@ -20,6 +20,7 @@ from nereus.emu.unit import Emu
 from nereus.errors import StaleUnitError
 from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.dense import layer_name
 from nereus.layout.tensors import Kind, TensorRef
 from nereus.runtime.facts import (
     Committed,
@@ -35,11 +36,14 @@ from nereus.runtime.facts import (
 from nereus.runtime.ports import JobDescription
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
 from nereus.transition.ops import COMPUTE, AllGather, Exchange, GroupKey, Op, Program
-from tests.builders import Values, make_model, make_state, rank_masks
+from tests.builders import Values, make_model, make_state
 from tests.transition.interpreter import Interpreter, at, cut_afresh
 
 SETUP_S = 0.25
 """What an endpoint says that making its communicators took, times the number of its device plus one."""
+
+PEAK_BYTES = 1000
+"""What an endpoint says that the peak of its memory was, times the number of its device plus one."""
 
 
 class Faults:
@@ -102,11 +106,10 @@ class World:
     """All ports of one job. `shards[stage]` are the units as they stand; `log` is every call and every delivered fact."""
 
     def __init__(self, *, faults: Faults | None = None, order: Random | None = None, states: Mapping[str, StateSpec] = {}):
-        model = make_model(num_layers=3, vocab=11, tied=True)
         self.states = dict(states) or {
-            ACTOR_GENERATION: make_state(model),
-            REFERENCE_INFERENCE: make_state(model),
-            ACTOR_TRAINING: make_state(model, optimizer=True),
+            ACTOR_GENERATION: small_state(),
+            REFERENCE_INFERENCE: small_state(),
+            ACTOR_TRAINING: small_state(optimizer=True),
         }
         self.faults = faults or Faults()
         self.shards = {stage: Interpreter(state, ()) for stage, state in self.states.items()}
@@ -205,7 +208,7 @@ class World:
         fact = Installed(
             endpoint=program.endpoint,
             epoch=program.epoch,
-            setup_s=SETUP_S * (int(program.endpoint[1:].partition(".")[0]) + 1),
+            setup_s=SETUP_S * _ordinal(program.endpoint),
             groups_made=len(made),
             groups_reused=len(program.groups) - len(made),
         )
@@ -241,7 +244,8 @@ class World:
                     del stage.shards[endpoint, unit]
         for endpoint in named:
             self.endpoints[endpoint].groups &= keep
-            self._answer(endpoint, "bind", Committed(endpoint=endpoint, epoch=epoch))
+            fact = Committed(endpoint=endpoint, epoch=epoch, peak_bytes=PEAK_BYTES * _ordinal(endpoint))
+            self._answer(endpoint, "bind", fact)
 
     def abort(self, members: Iterable[EndpointId]) -> None:
         self.log.append(Call("abort", tuple(members)))
@@ -295,6 +299,14 @@ class World:
         return next(name for name, endpoint in self.endpoints.items() if endpoint is wanted)
 
 
+def small_state(*, optimizer: bool = False) -> StateSpec:
+    """A tied model of three layers with one or two tensors in each, every sharding rule among them, and the counters."""
+    state = make_state(make_model(num_layers=3, vocab=11, tied=True), optimizer=optimizer)
+    parts = ("input_layernorm", "self_attn.k_proj"), ("mlp.up_proj",), ("self_attn.o_proj", "self_attn.q_proj")
+    kept = {layer_name(layer, part) for layer, names in enumerate(parts) for part in names}
+    return StateSpec(tuple(t for t in state.tensors if t.layer is None or t.name in kept), state.num_layers)
+
+
 def received_bytes(exchange: Exchange, endpoint: EndpointId) -> int:
     """Bytes that an endpoint gets from others, element by element."""
     if endpoint not in exchange.group.members:
@@ -307,8 +319,8 @@ def received_bytes(exchange: Exchange, endpoint: EndpointId) -> int:
 
 def box_sums(whole: Values, box: Box) -> Sums:
     """An additive hash of (element index, value) of a box: multiplicative, and no relative of the one of the transport."""
-    values = whole[at(box)].astype(np.uint64).ravel()
-    index = np.arange(whole.size, dtype=np.uint64).reshape(whole.shape)[at(box)].ravel()
+    values = whole[at(box)].reshape(-1).astype(np.uint64)
+    index = np.arange(whole.size, dtype=np.uint64).reshape(whole.shape)[at(box)].reshape(-1)
     sums = []
     for factor in (np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)):
         mixed = (index + np.uint64(1)) * factor + values * np.uint64(0x27D4EB2F165667C5)
@@ -317,15 +329,15 @@ def box_sums(whole: Values, box: Box) -> Sums:
     return sums[0], sums[1]
 
 
-def held_elements(state: StateSpec, emu: Emu) -> int:
-    """Elements of logical state on all endpoints of a unit, replicas included."""
-    return sum(int(mask.sum()) for _, _, mask in rank_masks(state, emu))
-
-
 def _received(op: Op, endpoint: EndpointId) -> Iterator:  # type: ignore[type-arg]
     for exchange in op.exchanges:
         assert not isinstance(exchange, AllGather), "a weight sync travels in pairs"
         yield from (move for move in exchange.moves if move.target.endpoint == endpoint)
+
+
+def _ordinal(endpoint: EndpointId) -> int:
+    """The number of the device plus one: "d3.0" -> 4."""
+    return int(endpoint[1:].partition(".")[0]) + 1
 
 
 def _volume(box: Box) -> int:

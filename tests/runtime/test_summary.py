@@ -1,0 +1,159 @@
+"""The summary of a run, from a list of events and sums done by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+
+from nereus.emu.plan import Plan
+from nereus.runtime.boundary import StepReport
+from nereus.runtime.carry_out import Outcome
+from nereus.runtime.events import Event, Started, TransitionReport
+from nereus.runtime.summary import plan_dict, summarize
+from tests.builders import make_plan
+
+FIRST = Plan(0, {"actor_training": make_plan("tp2 pp2 dp1"), "actor_generation": make_plan("tp1 dp2", devices=(4, 7))})
+SECOND = Plan(1, {"actor_training": make_plan("tp1 pp1 dp8"), "actor_generation": make_plan("tp2", devices=(5, 6))})
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the ledger of samples says."""
+
+    seen: int = 24
+    repeated: int = 0
+    skipped: int = 0
+
+
+OUTCOME = Outcome(
+    bytes_moved=4096,
+    seconds=1.5,
+    setup_s=0.25,
+    digest_s=0.125,
+    groups_made=5,
+    groups_reused=2,
+    peak_bytes=9000,
+    digest_equal=True,
+)
+
+CHANGE = TransitionReport(
+    step=2, epoch=1, primitives={"Split": 1, "Merge": 2}, joined=(6, 7), left=(0,), plan=SECOND, outcome=OUTCOME
+)
+
+
+def step(number: int, reward: float, late_s: float, declared_s: float, **peaks: int) -> StepReport:
+    return StepReport(
+        step=number,
+        reward=reward,
+        response_tokens_mean=3.0,
+        response_tokens_max=5,
+        num_samples=8,
+        loss=0.1,
+        kl=0.01,
+        grad_norm=1.0,
+        updates=number,
+        stage_s={"actor_training": 0.5},
+        step_s=1.0,
+        late_s=late_s,
+        declared_s=declared_s,
+        peak_bytes=peaks,
+    )
+
+
+EVENTS: list[Event] = [
+    Started(plan=FIRST),
+    step(1, 0.25, 0.5, 10.0, d0=100, d1=700),
+    step(2, 0.75, 0.0, 20.0, d0=900, d1=300),
+    CHANGE,
+    step(3, 0.5, 1.0, 20.0, d0=200, d1=800),
+]
+
+
+def predicted(plan: Plan, at: int) -> int:
+    """1000 a step on the first plan, 100 a step on the second."""
+    return at * {0: 1000, 1: 100}[plan.epoch]
+
+
+def test_summary_counts_steps_and_keeps_the_first_and_the_last_reward() -> None:
+    summary = summarize(EVENTS, Counts(), predicted)
+    assert (summary.steps, summary.reward_first, summary.reward_last) == (3, 0.25, 0.5)
+
+
+def test_summary_has_the_peak_of_the_worst_device_and_of_the_worst_predicted_step() -> None:
+    assert summarize(EVENTS, Counts(), predicted).peak_bytes == {"predicted": 2000, "measured": 900}
+
+
+def test_step_is_predicted_on_the_plan_that_it_ran_on() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def note(plan: Plan, at: int) -> int:
+        asked.append((at, plan.epoch))
+        return 0
+
+    summarize(EVENTS, Counts(), note)
+    assert asked == [(1, 0), (2, 0), (3, 1)]
+
+
+def test_lateness_is_the_late_share_of_all_declared_time() -> None:
+    assert summarize(EVENTS, Counts(), predicted).lateness == pytest.approx(1.5 / 50.0)
+
+
+def test_unpaced_run_is_not_late() -> None:
+    events = [replace(e, late_s=0.0, declared_s=0.0) if isinstance(e, StepReport) else e for e in EVENTS]
+    assert summarize(events, Counts(), predicted).lateness == 0.0
+
+
+def test_summary_passes_on_the_books_on_samples() -> None:
+    summary = summarize(EVENTS, Counts(seen=24, repeated=3, skipped=2), predicted)
+    assert (summary.samples_seen, summary.samples_repeated, summary.samples_skipped) == (24, 3, 2)
+
+
+def test_transition_is_told_with_its_primitives_and_all_that_was_measured() -> None:
+    assert summarize(EVENTS, Counts(), predicted).transitions == [
+        {
+            "step": 2,
+            "epoch": 1,
+            "primitives": {"Split": 1, "Merge": 2},
+            "joined": [6, 7],
+            "left": [0],
+            "bytes_moved": 4096,
+            "seconds": 1.5,
+            "setup_s": 0.25,
+            "digest_s": 0.125,
+            "groups_made": 5,
+            "groups_reused": 2,
+            "peak_bytes": 9000,
+            "digest_equal": True,
+        }
+    ]
+
+
+def test_final_plan_is_that_of_the_last_transition_or_of_the_start() -> None:
+    training = {"tp": 1, "pp": 1, "dp": 8, "devices": [0, 1, 2, 3, 4, 5, 6, 7], "micro_batch": 1}
+    assert summarize(EVENTS, Counts(), predicted).final_plan["actor_training"] == training
+    assert summarize(EVENTS[:3], Counts(), predicted).final_plan == plan_dict(FIRST)
+    assert plan_dict(FIRST)["actor_generation"] == {"tp": 1, "pp": 1, "dp": 2, "devices": [4, 7], "micro_batch": 1}
+
+
+def test_summary_of_a_run_has_the_promised_keys_and_is_json() -> None:
+    written = json.loads(json.dumps(summarize(EVENTS, Counts(), predicted).as_dict()))
+    assert {
+        "steps",
+        "reward_first",
+        "reward_last",
+        "transitions",
+        "samples_seen",
+        "samples_repeated",
+        "samples_skipped",
+        "peak_bytes",
+        "lateness",
+        "final_plan",
+    } <= set(written)
+    assert set(written["peak_bytes"]) == {"predicted", "measured"}
+
+
+def test_run_without_a_step_has_no_summary() -> None:
+    with pytest.raises(ValueError, match="without a step"):
+        summarize([Started(plan=FIRST)], Counts(), predicted)
