@@ -1,29 +1,31 @@
-"""The job actor: runs the RL loop on the head node, and tells what happens.
+"""The job actor: runs the RL loop on the head node, and owns the workers.
 
-`run` blocks on the loop's lane until the job has ended; `feed` answers on another one while it runs.
+`run` blocks on the loop's lane until the job has ended; the head starts and ends workers through the other one meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from actors.workers import RayWorkers
-from nereus.cost.batch import Batch
-from nereus.cost.memory import predicted_peaks
-from nereus.emu.plan import Plan
-from nereus.layout.catalog import StateSpec
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from actors.worker_pool import WorkerPool
+from nereus.control.report import Release, StepReport
+from nereus.emu.plan import DeviceId
+from nereus.errors import EndpointLost, NereusError
+from nereus.layout.catalog import EndpointId
 from nereus.rl.assemble import save_weights
+from nereus.rl.describe import describe
 from nereus.rl.ledger import SampleLedger
 from nereus.rl.loop import RlLoop
 from nereus.rl.rollouts import RecordedRollouts, RolloutRecorder
 from nereus.rl.sources import Live, Recorded, RolloutSource
 from nereus.rl.task import make_task
-from nereus.runtime.events import Event, Started
-from nereus.runtime.scripted import ScriptedController
-from nereus.runtime.summary import Summary, summarize
+from nereus.runtime.summary import SampleCounts
 from nereus.spec.job import Job
 from nereus.spec.stages import ACTOR_TRAINING
 
@@ -31,7 +33,7 @@ WEIGHTS_FILE = "model.safetensors"
 """The trained parameters, in the run's folder."""
 
 JOB_LANES = {"loop": 1, "watch": 1}
-"""The loop has a thread of its own, so that watching never waits for it."""
+"""The loop has a thread of its own, so that starting and ending workers never waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +55,56 @@ class JobActor:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._events: list[Event] = []
+        self._pool = WorkerPool(spec.job, spec.nodes, spec.rendezvous, spec.weights)
 
-    def run(self) -> Summary:
-        """Run the job to its end. Raises what ended it otherwise."""
+    def run(self, head: Any) -> SampleCounts:
+        """Run the job to its end; how its samples were used. Raises what ended it otherwise."""
         spec, job = self._spec, self._spec.job
-        workers = RayWorkers(job, spec.nodes, spec.rendezvous, spec.weights)
         ledger = SampleLedger(job.task.num_prompts, job.seed)
-        node_of = {device: job.cluster.node_of(device) for device in range(job.cluster.num_devices)}
-        controller = ScriptedController(workers, workers, node_of, job.transitions, self._events.append)
-        present = [device for device in range(job.cluster.num_devices) if device not in job.absent]
         recorder = RolloutRecorder(Path(job.rollouts.record)) if job.rollouts.record else None
-        loop = RlLoop(job, workers, self._source(workers), ledger, controller.boundary, recorder)
+
+        def boundary(report: StepReport) -> Release:
+            return _ask(head, "boundary", report)
+
+        loop = RlLoop(job, self._pool, self._source(), ledger, boundary, recorder)
         try:
-            release = controller.start(job.plan, present)
-            self._events.append(Started(plan=release.plan))
-            for report in loop.run(release):
-                self._events.append(report)
-        except Exception:
-            workers.abort(workers.endpoints)
+            loop.run(_ask(head, "begin"))
+            if job.save_weights:
+                save_weights(spec.folder / WEIGHTS_FILE, loop.weights(describe(job).states[ACTOR_TRAINING]))
+        except Exception as error:
+            self._pool.abort(self._pool.actors)
+            if isinstance(error, EndpointLost):
+                head.report_death.options(concurrency_group="watch").remote(*error.facts.values())
             raise
-        if job.save_weights:
-            save_weights(spec.folder / WEIGHTS_FILE, loop.weights(workers.describe().states[ACTOR_TRAINING]))
-        return summarize(self._events, ledger, partial(_predicted_peak, job, workers.describe().states))
+        return SampleCounts(seen=ledger.seen, repeated=ledger.repeated, skipped=ledger.skipped)
 
-    def feed(self, after: int) -> Sequence[Event]:
-        """What happened since the first `after` events."""
-        return self._events[after:]
+    def spawn(self, device: DeviceId) -> tuple[EndpointId, Any]:
+        return self._pool.spawn(device)
 
-    def _source(self, workers: RayWorkers) -> RolloutSource:
+    def retire(self, endpoint: EndpointId) -> None:
+        self._pool.retire(endpoint)
+
+    def abort(self, members: Iterable[EndpointId]) -> None:
+        self._pool.abort(members)
+
+    def workers(self) -> dict[EndpointId, Any]:
+        return self._pool.actors
+
+    def _source(self) -> RolloutSource:
         job = self._spec.job
         if job.rollouts.source == "recorded":
             assert job.rollouts.path is not None
             return Recorded(RecordedRollouts(Path(job.rollouts.path)))
         task = make_task(job.task.name, job.seed, job.task.num_prompts)
-        return Live(job, task, task.tokens.eos, workers)
+        return Live(job, task, task.tokens.eos, self._pool)
 
 
-def _predicted_peak(job: Job, states: Mapping[str, StateSpec], plan: Plan, step: int) -> int:
-    """Predicted bytes of the worst device in one step."""
-    workload = job.workload
-    batch = Batch(job.global_batch, workload.max_prompt_tokens, workload.cap_at(step), job.grpo.updates_per_step)
-    return max(predicted_peaks(plan, states, job.model, job.dtype, batch).values())
+def _ask(head: Any, method: str, *args: Any) -> Release:
+    """Call the head and wait, through its restarts; raises the reason when it has stopped the job."""
+    try:
+        release: Release = ray.get(getattr(head, method).options(concurrency_group="boundary").remote(*args))
+    except RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, NereusError) else error) from None
+    except RayActorError as error:
+        raise EndpointLost("head", method) from error
+    return release

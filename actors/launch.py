@@ -6,23 +6,36 @@ cluster (private, or the one that was named) -> rendezvous + job actor on the he
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from actors.head import HEAD_LANES, Head, HeadSpec
 from actors.job import JOB_LANES, JobActor, JobSpec
 from actors.options import DEVICE_RESOURCE, head_options
+from actors.planner import Planner
 from actors.private_cluster import private_cluster
 from actors.rendezvous import Rendezvous
+from nereus.control.effects import News
+from nereus.cost.batch import Batch
+from nereus.cost.memory import predicted_peaks
+from nereus.emu.plan import Plan
 from nereus.errors import EndpointLost, NereusError, UserError
-from nereus.runtime.events import Event
-from nereus.runtime.summary import Summary
+from nereus.layout.catalog import StateSpec
+from nereus.monitor.pool import PoolEmulator
+from nereus.rl.describe import describe
+from nereus.runtime.summary import SampleCounts, Summary, summarize
 from nereus.spec.job import Job
+from nereus.spec.traces import read_availability
 
 CONNECT_TIMEOUT_S = 5.0
 """Seconds until an address without a listener is refused."""
+
+FEED_TIMEOUT_S = 5.0
+"""Seconds to wait for news: a head that restarts answers later, and nothing is lost meanwhile."""
 
 POLL_S = 0.2
 """Seconds between two looks at a running job: fast enough for a live table, and idle otherwise."""
@@ -30,14 +43,15 @@ POLL_S = 0.2
 
 @dataclass(slots=True)
 class Launched:
-    """A running job."""
+    """A running job: its loop's result to come, and its head, which tells what happens."""
 
-    _actor: Any
+    _job: Job
+    _head: Any
     _ended: Any
-    _seen: int = 0
+    _news: list[News] = field(default_factory=list)
 
-    def watch(self) -> Iterator[Event]:
-        """Yield events as they happen, until the job has ended."""
+    def watch(self) -> Iterator[News]:
+        """Yield what happens, until the job has ended."""
         import ray
 
         done = False
@@ -51,24 +65,25 @@ class Launched:
         from ray.exceptions import RayActorError, RayTaskError
 
         try:
-            summary: Summary = ray.get(self._ended)
+            samples: SampleCounts = ray.get(self._ended)
         except RayTaskError as error:
             cause = error.cause
             raise (cause if isinstance(cause, NereusError) else error) from None
         except RayActorError as error:
             raise EndpointLost("job", "the run") from error
-        return summary
+        return summarize(self._news, samples, partial(_predicted_peak, self._job, describe(self._job).states))
 
-    def _feed(self) -> Sequence[Event]:
+    def _feed(self) -> Sequence[News]:
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import GetTimeoutError, RayActorError
 
         try:
-            events: Sequence[Event] = ray.get(self._actor.feed.options(concurrency_group="watch").remote(self._seen))
-        except RayActorError:
+            feed = self._head.feed.options(concurrency_group="watch").remote(len(self._news))
+            fresh: Sequence[News] = ray.get(feed, timeout=FEED_TIMEOUT_S)
+        except (RayActorError, GetTimeoutError):
             return ()
-        self._seen += len(events)
-        return events
+        self._news.extend(fresh)
+        return fresh
 
 
 @contextmanager
@@ -84,14 +99,41 @@ def launched(job: Job, folder: Path, address: str | None = None, weights: Path |
             ray.init(address=address, logging_level="ERROR", log_to_driver=False, namespace="nereus")
             stack.callback(ray.shutdown)
         nodes = device_nodes(job, ray.nodes())
-        head = next(node for node in ray.nodes() if node["Resources"].get("node:__internal_head__"))
-        rendezvous = ray.remote(**head_options(head["NodeID"]))(Rendezvous).remote()
-        stack.callback(ray.kill, rendezvous)
-        where = ray.get(rendezvous.start.remote(head["NodeManagerAddress"]))
-        spec = JobSpec(job, nodes, where, weights, folder)
-        actor = ray.remote(**head_options(head["NodeID"], JOB_LANES))(JobActor).remote(spec)
-        stack.callback(ray.kill, actor)
-        yield Launched(actor, actor.run.options(concurrency_group="loop").remote())
+        head_node = next(node for node in ray.nodes() if node["Resources"].get("node:__internal_head__"))
+
+        def start(actor: type, *args: Any, **options: Any) -> Any:
+            """An actor of the control plane on the head node, which ends with the context."""
+            handle = ray.remote(**head_options(head_node["NodeID"], **options))(actor).remote(*args)
+            stack.callback(ray.kill, handle)
+            return handle
+
+        rendezvous = start(Rendezvous)
+        where = ray.get(rendezvous.start.remote(head_node["NodeManagerAddress"]))
+        loop = start(JobActor, JobSpec(job, nodes, where, weights, folder), lanes=JOB_LANES)
+        pool = pool_emulator(job)
+        devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent) if pool is None else pool.start()
+        spec = HeadSpec(job, folder, devices, pool)
+        head = start(Head, spec, loop, start(Planner), lanes=HEAD_LANES, restarts=True)
+        yield Launched(job, head, loop.run.options(concurrency_group="loop").remote(head))
+
+
+def pool_emulator(job: Job) -> PoolEmulator | None:
+    """How the pool of a job changes: by its availability trace, mapped onto its steps; None without one."""
+    if job.availability is None:
+        return None
+    trace = read_availability(Path(job.availability)).scaled(job.cluster.num_devices)
+    return PoolEmulator(
+        counts=trace.by_steps(job.steps),
+        devices=tuple(range(job.cluster.num_devices)),
+        notice_steps=job.policy.notice_steps,
+    )
+
+
+def _predicted_peak(job: Job, states: Mapping[str, StateSpec], plan: Plan, step: int) -> int:
+    """Predicted bytes of the worst device in one step."""
+    workload = job.workload
+    batch = Batch(job.global_batch, workload.max_prompt_tokens, workload.cap_at(step), job.grpo.updates_per_step)
+    return max(predicted_peaks(plan, states, job.model, job.dtype, batch).values())
 
 
 def _check_reachable(address: str) -> None:

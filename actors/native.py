@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 
 from actors.rendezvous import connect
@@ -12,6 +14,12 @@ from nereus.rl.weights import RandomWeights, SafetensorsWeights, WeightSource
 from nereus.transport.abort import AbortWatch
 from nereus.transport.communicators import Communicators
 from nereus.transport.memory import DeviceMemory
+
+PRODUCT_SIZE = 256
+"""Rows of the timed product: large enough for the kernel's best rate, 2 ms on a slow core."""
+
+NUM_PRODUCTS = 8
+"""Products that are timed; the best counts, since only disturbances make one slower."""
 
 
 def communicator_pool(spec: WorkerSpec, timeout_s: float) -> Communicators:
@@ -43,6 +51,20 @@ def abort_watch(spec: WorkerSpec, pool: Communicators) -> AbortWatch:
     watch = AbortWatch(lambda: connect(spec.rendezvous, pool.timeout_s), spec.endpoint, pool.abort)
     watch.start()
     return watch
+
+
+def device_flops(device: torch.device, dtype: str) -> float:
+    """FLOP/s of a square product: the peak that efficiencies are fractions of. On a CPU, of its own CPU time."""
+    a = torch.ones(PRODUCT_SIZE, PRODUCT_SIZE, dtype=getattr(torch, dtype), device=device)
+    clock = time.thread_time if device.type == "cpu" else time.perf_counter
+    best = float("inf")
+    for _ in range(NUM_PRODUCTS):
+        began = clock()
+        a @ a
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, clock() - began)
+    return 2.0 * PRODUCT_SIZE**3 / best
 
 
 def _device(spec: WorkerSpec) -> torch.device:

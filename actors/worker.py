@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, Seeded
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.tensors import Kind
-from nereus.runtime.facts import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, Seeded
 from nereus.spec.job import Job
 from nereus.transition.ops import GroupKey, Program
 
@@ -47,15 +47,19 @@ class Worker:
         self._spec = spec
         self._endpoint: NativeEndpoint
         self._watch: AbortWatch
+        self._ready: DeviceReady | None = None
 
     def start(self) -> DeviceReady:
-        """Import torch, connect to the rendezvous, and serve the device."""
-        from actors.native import abort_watch, communicator_pool, native_endpoint
+        """Import torch, connect to the rendezvous, warm up, and serve the device. Asked again, it answers as before."""
+        from actors.native import abort_watch, communicator_pool, device_flops, native_endpoint
 
-        pool = communicator_pool(self._spec, COLLECTIVE_TIMEOUT_S)
-        self._endpoint = native_endpoint(self._spec, pool)
-        self._watch = abort_watch(self._spec, pool)
-        return DeviceReady(device=self._spec.device, endpoint=self._spec.endpoint)
+        if self._ready is None:
+            pool = communicator_pool(self._spec, COLLECTIVE_TIMEOUT_S)
+            self._endpoint = native_endpoint(self._spec, pool)
+            self._watch = abort_watch(self._spec, pool)
+            flops = device_flops(pool.device, self._spec.job.dtype)
+            self._ready = DeviceReady(device=self._spec.device, endpoint=self._spec.endpoint, peak_flops=flops)
+        return self._ready
 
     def seed(self, emus: tuple[Emu, ...], states: dict[str, StateSpec]) -> Seeded:
         self._endpoint.seed(emus, states)
@@ -67,8 +71,8 @@ class Worker:
     def run_op(self, op: str) -> OpCompleted:
         return self._endpoint.run_op(op)
 
-    def digest(self, units: Iterable[UnitId]) -> DigestsTaken:
-        return self._endpoint.digest(units)
+    def digest(self, tag: str, units: Iterable[UnitId]) -> DigestsTaken:
+        return self._endpoint.digest(tag, units)
 
     def bind(self, epoch: int, emus: tuple[Emu, ...], keep: frozenset[GroupKey]) -> Committed:
         return self._endpoint.bind(epoch, emus, keep)

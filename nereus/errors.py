@@ -11,7 +11,8 @@
     ├── OutOfDeviceMemory                the ledger of a device refused a reservation
     ├── DigestMismatch                   logical state differs before and after a transition
     ├── TransitionFailed                 starting or moving failed; nothing was committed
-    └── EndpointLost                     a process that held shards has died
+    ├── EndpointLost                     a process that held shards has died
+    └── JobStopped                       the controller ended the job, with its reason
 
 Each message names the cause, the value seen and the knob to turn. All of them pickle, since they cross processes.
 """
@@ -106,3 +107,7 @@ class EndpointLost(NereusError):
             endpoint=endpoint,
             during=during,
         )
+
+
+class JobStopped(NereusError):
+    """The controller ended the job: it cannot go on, and the message says why."""

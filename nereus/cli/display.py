@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from nereus.emu.plan import Plan
-from nereus.runtime.boundary import StepReport
-from nereus.runtime.events import Event, Started, TransitionReport
+from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
+from nereus.control.report import StepReport
+from nereus.emu.plan import Plan, spans
 from nereus.runtime.summary import Summary, plan_dict
 from nereus.spec.job import Job
 
@@ -32,7 +32,9 @@ class Display:
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal and not quiet else None
         self._steps: list[StepReport] = []
         self._plan: Plan | None = None
-        self._last_change: str = ""
+        self._last_change = ""
+        self._last_decision = ""
+        self._last_pool = ""
 
     def __enter__(self) -> Display:
         if self._live is not None:
@@ -48,17 +50,21 @@ class Display:
         if not self._quiet:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def show(self, event: Event) -> None:
+    def show(self, event: News) -> None:
         """Take an event in."""
         if isinstance(event, StepReport):
             self._steps.append(event)
+        elif isinstance(event, DevicesChanged):
+            self._last_pool = pool_line(event)
+        elif isinstance(event, Decision):
+            self._last_decision = decision_line(event)
         else:
             self._plan = event.plan
-        if isinstance(event, TransitionReport):
+        if isinstance(event, TransitionRecord):
             self._last_change = transition_line(event)
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
-        else:
+        elif self._plan is not None:
             self.say(line(event))
 
     def finish(self, summary: Summary) -> None:
@@ -73,7 +79,9 @@ class Display:
         for report in self._steps[-SHOWN_STEPS:]:
             table.add_row(*step_cells(report))
         layouts = [Text(text) for text in plan_lines(self._plan)] if self._plan else []
-        return Group(table, *layouts, Text(self._last_change, style="bold"))
+        return Group(
+            table, *layouts, Text(self._last_pool), Text(self._last_decision), Text(self._last_change, style="bold")
+        )
 
 
 def step_cells(report: StepReport) -> tuple[str, ...]:
@@ -89,7 +97,7 @@ def step_cells(report: StepReport) -> tuple[str, ...]:
     )
 
 
-def line(event: Event) -> str:
+def line(event: News) -> str:
     """An event as one plain line, or several for a plan."""
     if isinstance(event, StepReport):
         step, reward, length, seconds, generate, reference, train, peak = step_cells(event)
@@ -97,7 +105,11 @@ def line(event: Event) -> str:
             f"step {step:>3}  reward {reward}  length {length:>5}  step {seconds} s "
             f"(generate {generate}, reference {reference}, train {train})  peak {peak} MiB"
         )
-    if isinstance(event, TransitionReport):
+    if isinstance(event, DevicesChanged):
+        return pool_line(event)
+    if isinstance(event, Decision):
+        return decision_line(event)
+    if isinstance(event, TransitionRecord):
         return "\n".join([transition_line(event), *plan_lines(event.plan)])
     return "\n".join(plan_lines(event.plan))
 
@@ -107,16 +119,31 @@ def plan_lines(plan: Plan) -> list[str]:
     return [f"  {name:<20} {stage}" for name, stage in plan.stages.items()]
 
 
-def transition_line(event: TransitionReport) -> str:
+def pool_line(event: DevicesChanged) -> str:
+    """Who is there, and who leaves when."""
+    notices = ", ".join(f"{device} leaves after step {step}" for device, step in sorted(event.leaving.items()))
+    return f"pool after step {event.step}: devices {spans(tuple(event.ready))}{'; ' + notices if notices else ''}"
+
+
+def decision_line(event: Decision) -> str:
+    """What was decided on one candidate, and why, in one line."""
+    target = "; ".join(f"{name} -> {plan}" for name, plan in event.target.items())
+    return f"{event.verdict.code} after step {event.step} [{'; '.join(event.triggers)}]: {target}: {event.verdict.reason}"
+
+
+def transition_line(event: TransitionRecord) -> str:
     """What a transition did, in one line."""
     outcome = event.outcome
     primitives = ", ".join(f"{count} {name}" for name, count in event.primitives.items()) or "no primitive"
     pool = [f"joined {list(event.joined)}" if event.joined else "", f"left {list(event.left)}" if event.left else ""]
     changes = "; ".join([primitives, *(text for text in pool if text)])
-    digest = "digests equal" if outcome.digest_equal else "DIGESTS DIFFER"
+    predicted = outcome["l_tran_predicted_s"]
+    foretold = "" if predicted is None else f", predicted {predicted:.3f} s"
     return (
         f"transition to epoch {event.epoch} after step {event.step}: {changes}; "
-        f"{outcome.bytes_moved / MIB:.2f} MiB moved in {outcome.seconds:.3f} s (set-up {outcome.setup_s:.3f} s); {digest}"
+        f"{outcome['bytes_moved'] / MIB:.2f} MiB moved in {outcome['seconds']:.3f} s "
+        f"(set-up {outcome['setup_s']:.3f} s{foretold}); "
+        f"{'digests equal' if outcome['digest_equal'] else 'DIGESTS DIFFER'}"
     )
 
 
@@ -126,27 +153,41 @@ def summary_lines(summary: Summary) -> list[str]:
     return [
         "",
         f"{summary.steps} steps, reward {summary.reward_first:.3f} -> {summary.reward_last:.3f}",
-        f"{len(summary.transitions)} transitions, "
-        f"digests equal in {sum(bool(t['digest_equal']) for t in summary.transitions)}",
+        f"{len(summary.transitions)} transitions, digests equal in "
+        f"{sum(bool(t['digest_equal']) for t in summary.transitions)}; {len(summary.rejected)} candidates rejected",
         f"prompts: {summary.samples_seen} used, {summary.samples_repeated} repeated, {summary.samples_skipped} skipped",
         f"peak device memory: {peak['measured'] / MIB:.1f} MiB measured, {peak['predicted'] / MIB:.1f} MiB predicted",
         f"lateness of the emulated devices: {summary.lateness:.1%}",
     ]
 
 
-def event_dict(event: Event) -> dict[str, Any]:
+def event_dict(event: News) -> dict[str, Any]:
     """An event as plain values, for events.jsonl."""
     if isinstance(event, StepReport):
         return {"event": "step", **asdict(event)}
     if isinstance(event, Started):
         return {"event": "started", "plan": plan_dict(event.plan)}
+    if isinstance(event, DevicesChanged):
+        ready, leaving = ({str(device): value for device, value in x.items()} for x in (event.ready, event.leaving))
+        return {"event": "devices", "step": event.step, "ready": ready, "leaving": leaving}
+    if isinstance(event, Decision):
+        return {
+            "event": "decision",
+            "step": event.step,
+            "cycle": event.cycle,
+            "triggers": list(event.triggers),
+            "target": dict(event.target),
+            "l_step_s": event.proposal.l_step_s,
+            **asdict(event.verdict),
+        }
     return {
         "event": "transition",
         "step": event.step,
         "epoch": event.epoch,
+        "trigger": event.trigger,
         "primitives": dict(event.primitives),
         "joined": list(event.joined),
         "left": list(event.left),
-        "outcome": asdict(event.outcome),
+        "outcome": dict(event.outcome),
         "plan": plan_dict(event.plan),
     }

@@ -55,10 +55,9 @@ def stage_footprint(stage: StagePlan, rank: int, state: StateSpec, model: ModelS
     rows = batch.rows(stage.dp, trains=trains)
     micro = min(stage.micro_batch, rows)
     if trains:
-        num_micro = ceil(rows / micro)
-        ahead = min(layout.pp - layout.coordinate(rank).pp, num_micro)
-        live = _gradient_bytes(state, layout, rank) + item * (
-            ahead * _activations(model, layout, rank, micro, batch) + _sends(model, layout, rank, micro * num_micro, batch)
+        in_flight = min(rows, micro * (layout.pp - layout.coordinate(rank).pp))
+        live = state.shard_bytes(layout, rank, Kind.PARAMETER) + item * (
+            _activations(model, layout, rank, in_flight, batch) + _sends(model, layout, rank, rows, batch)
         )
     elif stage.stage.endswith("generation"):
         live = item * _kv_cache(model, layout, rank, micro, batch)
@@ -68,13 +67,8 @@ def stage_footprint(stage: StagePlan, rank: int, state: StateSpec, model: ModelS
     return Footprint(state.shard_bytes(layout, rank), live)
 
 
-def _gradient_bytes(state: StateSpec, layout: Layout, rank: int) -> int:
-    shards = state.shards(layout, rank)
-    return sum(t.item_bytes * sum(b.volume for b in boxes) for t, boxes in shards.items() if t.kind is Kind.PARAMETER)
-
-
-def _activations(model: ModelShape, layout: Layout, rank: int, micro: int, batch: Batch) -> int:
-    """Elements that autograd keeps for one micro-batch.
+def _activations(model: ModelShape, layout: Layout, rank: int, rows: int, batch: Batch) -> int:
+    """Elements that autograd keeps for these rows.
 
     Per token and layer: of two norms the input, the normalised input and the output (6 h); queries, repeated keys and
     values, the output of attention twice, since the product after it wants another order (5 q), and its log-sum per head;
@@ -86,10 +80,10 @@ def _activations(model: ModelShape, layout: Layout, rank: int, micro: int, batch
     queries = heads * model.head_dim
     ffn = _span(Segment(model.ffn_size), layout, rank)
     layers = len(pipeline_layers(model.num_layers, layout.pp, at.pp))
-    total = micro * ceil(batch.length) * (layers * (6 * model.hidden_size + 5 * queries + 4 * ffn + heads) + model.head_dim)
+    total = rows * ceil(batch.length) * (layers * (6 * model.hidden_size + 5 * queries + 4 * ffn + heads) + model.head_dim)
     if _is_last(layout, rank):
         head = 3 * model.hidden_size + 2 * _vocabulary(model, layout, rank)
-        total += micro * ceil(batch.response_tokens) * head
+        total += rows * ceil(batch.response_tokens) * head
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nereus.emu.unit import Emu
@@ -45,3 +46,14 @@ def rank_groups(emus: tuple[Emu, ...], index: int, rank: int, num_kv_heads: int)
         ends=(pp[0], pp[-1]) if layout.pp > 1 and at.pp in (0, layout.pp - 1) else (emu.endpoints[rank],),
         kv=tuple(tp[t] for t in sharing) if layout.tp > num_kv_heads else (emu.endpoints[rank],),
     )
+
+
+def compute_groups(emus: Iterable[Emu], num_kv_heads: int) -> frozenset[Members]:
+    """All groups of more than one member that computing on these units needs; the replicas of a model-stage are in order."""
+    collection = tuple(emus)
+    groups: set[Members] = set()
+    for emu in collection:
+        replicas = tuple(other for other in collection if other.stage == emu.stage)
+        for rank in range(emu.layout.size):
+            groups |= set(rank_groups(replicas, replicas.index(emu), rank, num_kv_heads).all())
+    return frozenset(groups)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from nereus.errors import TensorRuleError
 from nereus.layout.box import Box
 from nereus.layout.layout import Layout
-from nereus.layout.tensors import CanonicalTensor, TensorRef
+from nereus.layout.tensors import CanonicalTensor, Kind, TensorRef
 
 EndpointId = str
 """A process that holds shards. Natively `d<device>.<incarnation>`: a restarted worker is another endpoint."""
@@ -39,9 +40,12 @@ class Site(NamedTuple):
     unit: UnitId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StateSpec:
-    """The logical state of a model-stage: its canonical tensors, and the depth that pipeline parallelism cuts."""
+    """The logical state of a model-stage: its canonical tensors, and the depth that pipeline parallelism cuts.
+
+    Compared and hashed by identity: it is made once per job, and sizes are looked up by it thousands of times in a search.
+    """
 
     tensors: tuple[CanonicalTensor, ...]
     num_layers: int
@@ -66,11 +70,15 @@ class StateSpec:
         held = ((tensor, tensor.boxes(layout, rank, self.num_layers)) for tensor in self.tensors)
         return {tensor: boxes for tensor, boxes in held if boxes}
 
-    def shard_bytes(self, layout: Layout, rank: int) -> int:
-        """Bytes of logical state that `rank` of an EMU holds."""
-        return sum(
-            tensor.item_bytes * sum(box.volume for box in boxes) for tensor, boxes in self.shards(layout, rank).items()
-        )
+    def shard_bytes(self, layout: Layout, rank: int, kind: Kind | None = None) -> int:
+        """Bytes of logical state that `rank` of an EMU holds; of one kind only, if it is given."""
+        return _shard_bytes(self, layout, rank, kind)
+
+
+@lru_cache(maxsize=4096)
+def _shard_bytes(state: StateSpec, layout: Layout, rank: int, kind: Kind | None) -> int:
+    chosen = (tensor for tensor in state.tensors if kind is None or tensor.kind is kind)
+    return sum(t.item_bytes * sum(box.volume for box in t.boxes(layout, rank, state.num_layers)) for t in chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,6 @@ from nereus.cost.step import CostModel
 from nereus.emu.plan import DeviceId, StagePlan
 from nereus.layout.catalog import StateSpec
 
-HEADROOM = 0.10
-"""Share of a device's memory that a plan leaves free (paper, section 4.1): estimates are off by a few per cent, and running
-into the limit costs far more than a tenth of the memory."""
-
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
@@ -29,11 +25,13 @@ class SearchRequest:
     node_of: Mapping[DeviceId, int]
     capacity_bytes: int
     """Memory of one device, before headroom."""
+    headroom: float
+    """Share of it that a plan leaves free (paper, section 4.1: 10 %)."""
     mean: Batch
     """What a step is expected to work on: decides latency."""
     longest: Batch
     """What it may have to work on: decides memory."""
-    micro_batches: tuple[int, ...] = (4, 8, 16, 32, 64)
+    micro_batches: tuple[int, ...]
     """Sequences that go through a model together, to choose from."""
     pinned: Mapping[str, StagePlan] = field(default_factory=dict)
     """Model-stages that stay as they are."""
@@ -41,7 +39,7 @@ class SearchRequest:
     @property
     def usable_bytes(self) -> float:
         """Memory of one device that a plan may fill."""
-        return self.capacity_bytes * (1 - HEADROOM)
+        return self.capacity_bytes * (1 - self.headroom)
 
     @property
     def smallest_node(self) -> int:

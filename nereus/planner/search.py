@@ -11,6 +11,7 @@ This is exact for that placement: the fold keeps every pair that is not dominate
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -85,9 +86,12 @@ def _skyline(partials: list[_Partial], depth: int) -> list[_Partial]:
     """Partials with fewer than `depth` others that are at least as fast and as small."""
     partials.sort(key=lambda p: (p.seconds, p.state_bytes))
     kept: list[_Partial] = []
+    sizes: list[int] = []
     for partial in partials:
-        if sum(other.state_bytes <= partial.state_bytes for other in kept) < depth:
+        at = bisect_right(sizes, partial.state_bytes)
+        if at < depth:
             kept.append(partial)
+            sizes.insert(at, partial.state_bytes)
     return kept
 
 

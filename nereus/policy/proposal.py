@@ -17,7 +17,7 @@ from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.emu.unit import Emu
 from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, StateSpec
-from nereus.planner.request import HEADROOM, SearchRequest
+from nereus.planner.request import SearchRequest
 from nereus.planner.search import Choice, search
 from nereus.policy.admission import Code
 from nereus.transition.arrange import arrange
@@ -42,6 +42,10 @@ class Snapshot:
     cost: CostModel
     links: LinkRates
     capacity_bytes: int
+    headroom: float
+    """Share of it that a plan leaves free."""
+    micro_batches: tuple[int, ...]
+    """Micro-batches to choose from."""
     mean: Batch
     longest: Batch
 
@@ -56,7 +60,7 @@ class Snapshot:
 
     @property
     def usable_bytes(self) -> float:
-        return self.capacity_bytes * (1 - HEADROOM)
+        return self.capacity_bytes * (1 - self.headroom)
 
     def same_node(self, a: EndpointId, b: EndpointId) -> bool:
         node = {endpoint: self.node_of[device] for device, endpoint in self.endpoint_of.items()}
@@ -90,6 +94,8 @@ def propose(snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
         devices=snapshot.usable,
         node_of=snapshot.node_of,
         capacity_bytes=snapshot.capacity_bytes,
+        headroom=snapshot.headroom,
+        micro_batches=snapshot.micro_batches,
         mean=snapshot.mean,
         longest=snapshot.longest,
     )

@@ -50,9 +50,10 @@ class Trigger:
     """One sentence with the numbers."""
 
 
-def triggers(observed: Observed, reference: Reference) -> tuple[Trigger, ...]:
+def triggers(observed: Observed, reference: Reference, delta_length: float = DELTA_LENGTH) -> tuple[Trigger, ...]:
     """Every signal that crossed, urgent ones first."""
-    found = [t for t in (_pool(observed, reference), _memory(observed), _length(observed, reference)) if t is not None]
+    checks = (_pool(observed, reference), _memory(observed), _length(observed, reference, delta_length))
+    found = [trigger for trigger in checks if trigger is not None]
     return tuple(sorted(found, key=lambda trigger: not trigger.urgent))
 
 
@@ -75,11 +76,11 @@ def _memory(observed: Observed) -> Trigger | None:
     )
 
 
-def _length(observed: Observed, reference: Reference) -> Trigger | None:
+def _length(observed: Observed, reference: Reference, delta: float) -> Trigger | None:
     if reference.response_tokens <= 0:
         return None
     change = observed.response_tokens / reference.response_tokens - 1
-    if abs(change) <= DELTA_LENGTH:
+    if abs(change) <= delta:
         return None
     lengths = f"{reference.response_tokens:.1f} to {observed.response_tokens:.1f} tokens"
     return Trigger(Signal.LENGTH, False, f"responses went from {lengths} ({change:+.0%})")

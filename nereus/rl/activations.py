@@ -50,7 +50,8 @@ class ActivationMeter:
                 self._memory.reserve("activations", storage.nbytes(), "activations")
                 self._live[key] = [0, storage.nbytes()]
             self._live[key][0] += 1
-        return _Saved(tensor, self, key)
+        # Detached: a saved output knows its own graph, and would keep it alive for ever.
+        return _Saved(tensor.detach(), self, key)
 
     def drop(self, key: int) -> None:
         """One saved tensor of this storage is gone."""

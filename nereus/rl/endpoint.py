@@ -8,12 +8,12 @@ touch the units after it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
+from nereus.control.events import Committed, DigestsTaken, Installed, OpCompleted
 from nereus.emu.groups import RankGroups, rank_groups
 from nereus.emu.unit import Emu
 from nereus.errors import StaleUnitError
@@ -25,9 +25,8 @@ from nereus.rl.pacing import Pacer, PaceReport
 from nereus.rl.programs import Request, Result, Transients, run
 from nereus.rl.view import UnitView
 from nereus.rl.weights import WeightSource
-from nereus.runtime.facts import Committed, DigestsTaken, Installed, OpCompleted
 from nereus.spec.model import ModelShape
-from nereus.transition.ops import COMPUTE, GroupKey, Program
+from nereus.transition.ops import GroupKey, Program
 from nereus.transport.communicators import Communicators
 from nereus.transport.executor import Executor
 from nereus.transport.memory import DeviceMemory
@@ -73,13 +72,14 @@ class NativeEndpoint:
         self._store = UnitStore(device, memory)
         self._executor = Executor(self._store, communicators, memory, endpoint)
         self._transients = Transients()
+        self._completed: dict[str, OpCompleted] = {}
         self._epoch = -1
         self._bound: dict[UnitId, tuple[Emu, RankGroups]] = {}
 
     def seed(self, emus: Iterable[Emu], states: dict[str, StateSpec]) -> None:
         """Open newborn units with the job's first weights, zero moments and zero counters."""
         for emu in emus:
-            if self._endpoint not in emu.endpoints:
+            if self._endpoint not in emu.endpoints or emu.unit in self._store.catalog():
                 continue
             shards = states[emu.stage].shards(emu.layout, emu.rank_of(self._endpoint))
             self._store.open(emu.unit, shards)
@@ -91,20 +91,24 @@ class NativeEndpoint:
     def install(self, program: Program) -> Installed:
         """Make the program's communicators and keep its operations; nothing moves."""
         made, reused, seconds = self._executor.install(program)
+        self._completed.clear()
         return Installed(
             endpoint=self._endpoint, epoch=program.epoch, setup_s=seconds, groups_made=made, groups_reused=reused
         )
 
     def run_op(self, op: str) -> OpCompleted:
-        """This endpoint's part of an installed operation."""
-        received, seconds = self._executor.run(op)
-        return OpCompleted(endpoint=self._endpoint, op=op, bytes_received=received, seconds=seconds)
+        """This endpoint's part of an installed operation; asked again after it has run, it answers as before."""
+        if op not in self._completed:
+            received, seconds = self._executor.run(op)
+            fact = OpCompleted(endpoint=self._endpoint, op=op, bytes_received=received, seconds=seconds)
+            if op in self._executor.installed:
+                return fact
+            self._completed[op] = fact
+        return self._completed[op]
 
-    def digest(self, units: Iterable[UnitId]) -> DigestsTaken:
+    def digest(self, tag: str, units: Iterable[UnitId]) -> DigestsTaken:
         """Hash what this endpoint holds of these units."""
-        began = time.perf_counter()
-        digests = self._executor.digest(units)
-        return DigestsTaken(endpoint=self._endpoint, digests=digests, seconds=time.perf_counter() - began)
+        return DigestsTaken(endpoint=self._endpoint, tag=tag, digests=tuple(self._executor.digest(units).items()))
 
     def bind(self, epoch: int, emus: tuple[Emu, ...], keep: frozenset[GroupKey]) -> Committed:
         """Serve these units from now on; release all others, and the communicators that are not in `keep`."""
@@ -164,15 +168,3 @@ class NativeEndpoint:
         )
         self._memory.reset_peak()
         return status
-
-
-def compute_groups(emus: Iterable[Emu], shape: ModelShape) -> frozenset[GroupKey]:
-    """The communicators that the native programs need on these units; the replicas of a stage are in order."""
-    collection = tuple(emus)
-    keys: set[GroupKey] = set()
-    for emu in collection:
-        replicas = tuple(other for other in collection if other.stage == emu.stage)
-        for rank in range(emu.layout.size):
-            groups = rank_groups(replicas, replicas.index(emu), rank, shape.num_kv_heads)
-            keys |= {GroupKey.of(members, COMPUTE) for members in groups.all()}
-    return frozenset(keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from nereus.control.report import Release
 from nereus.emu.unit import Emu
 from nereus.layout.tensors import Kind
 from nereus.rl.assemble import Piece
@@ -24,11 +25,11 @@ class Fleet(Protocol):
     def compute(self, epoch: int, work: Sequence[Work]) -> list[list[Answer]]:
         """Run all requests at once; the answers of each unit's ranks, in rank order."""
 
-    def sync(self, op: str) -> None:
-        """Carry out an installed weight sync."""
+    def sync(self, release: Release) -> None:
+        """Carry out the weight sync of a release."""
 
     def read(self, emu: Emu, kind: Kind) -> list[Piece]:
         """What all ranks of a unit hold of one kind of state."""
 
-    def status(self) -> list[Status]:
-        """What every live device holds, and its peak since the last call."""
+    def status(self, release: Release) -> list[Status]:
+        """What every device of a release holds, and its peak since the last call or commit."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from nereus.control.report import Release, StepReport
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import StateSpec
 from nereus.layout.tensors import Kind
@@ -28,7 +29,6 @@ from nereus.rl.programs import Request
 from nereus.rl.rollouts import Rollout, RolloutRecorder
 from nereus.rl.sources import RolloutSource
 from nereus.rl.train import Accumulate, Apply, Prepared, Score
-from nereus.runtime.boundary import Release, StepReport
 from nereus.spec.job import Job
 from nereus.spec.stages import ACTOR_TRAINING, REFERENCE_INFERENCE
 
@@ -75,19 +75,18 @@ class RlLoop:
         self._used: tuple[SampleId, ...] = ()
         self._release: Release | None = None
 
-    def run(self, release: Release) -> Iterator[StepReport]:
-        """All steps of the job from the first release on; yields the report of each."""
+    def run(self, release: Release) -> None:
+        """All steps of the job from the first release on."""
         clock = StepClock()
         for step in range(1, self._job.steps + 1):
             began = time.perf_counter()
             rollout = self._rollout(step, release, clock)
             prepared = self._train(step, rollout, release, clock)
-            report = self._report(step, rollout, prepared, clock, time.perf_counter() - began)
-            yield report
+            report = self._report(step, rollout, prepared, clock, release, time.perf_counter() - began)
             release = self._release = self._boundary(report)
             clock = StepClock()
             with clock.timing("weight_sync"):
-                self._fleet.sync(release.sync_op)
+                self._fleet.sync(release)
             self._ledger.commit(step, self._used)
 
     def weights(self, state: StateSpec) -> dict[str, torch.Tensor]:
@@ -157,7 +156,9 @@ class RlLoop:
         clock.note(answers)
         return [next((a.result for a in unit if a.result is not None), None) for unit in answers]
 
-    def _report(self, step: int, rollout: Rollout, prepared: list[Prepared], clock: StepClock, step_s: float) -> StepReport:
+    def _report(
+        self, step: int, rollout: Rollout, prepared: list[Prepared], clock: StepClock, release: Release, step_s: float
+    ) -> StepReport:
         lengths = rollout.response_length
         return StepReport(
             step=step,
@@ -173,7 +174,7 @@ class RlLoop:
             step_s=step_s + clock.stage_s.get("weight_sync", 0.0),
             late_s=clock.late_s,
             declared_s=clock.declared_s,
-            peak_bytes={status.endpoint: status.peak_bytes for status in self._fleet.status()},
+            peak_bytes={status.endpoint: status.peak_bytes for status in self._fleet.status(release)},
         )
 
 

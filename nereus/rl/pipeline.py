@@ -7,6 +7,7 @@ waited for at the end of the pass: Gloo's blocking send waits for the matching r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -32,7 +33,7 @@ def one_forward_one_backward(num_micro: int, pp: int, pp_rank: int) -> Iterator[
 
 
 class PipelineLink:
-    """What one rank exchanges with its neighbours during one pass. Started sends hold their buffers until `finish`."""
+    """What one rank exchanges with its neighbours during one pass. Started sends hold their buffers until it ends."""
 
     def __init__(self, channel: Channel, ranks: tuple[EndpointId, ...], own: int, memory: DeviceMemory) -> None:
         self._channel, self._memory = channel, memory
@@ -58,10 +59,14 @@ class PipelineLink:
         assert self._previous is not None
         self._start(grad, self._previous, BACKWARD_TAG + micro)
 
-    def finish(self) -> None:
-        """Wait for every send that was started."""
-        if self._started:
-            self._channel.settle([handle for _, handle in self._started])
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """One pass: at its end every send that was started is waited for, and its buffer given back, on errors too."""
+        try:
+            yield
+            if self._started:
+                self._channel.settle([handle for _, handle in self._started])
+        finally:
             self._memory.free(sum(x.nbytes for x, _ in self._started), "buffers")
             self._started.clear()
 

@@ -15,7 +15,7 @@ from nereus.errors import StaleUnitError
 from nereus.layout.catalog import UnitId
 from nereus.rl.generate import Generate, Generated, generate
 from nereus.rl.gradients import Gradients
-from nereus.rl.train import Accumulate, Apply, Prepared, Score, accumulate, apply, score
+from nereus.rl.train import Accumulate, Apply, Prepared, Score, accumulate, apply, is_applied, score
 from nereus.rl.view import UnitView
 
 Request = Generate | Score | Accumulate | Apply
@@ -49,9 +49,18 @@ def run(view: UnitView, request: Request, transients: Transients) -> Result:
             transients.gradients[unit], prepared = accumulate(view, request)
             return prepared if view.answers else None
         case Apply():
-            gradients = transients.gradients.pop(unit, None)
-            if gradients is None:
-                raise StaleUnitError(f"unit {unit} has no gradients for update {request.update}: accumulate comes first")
-            apply(view, request, gradients)
-            gradients.free()
+            _apply(view, request, transients.gradients.pop(unit, None))
             return None
+
+
+def _apply(view: UnitView, request: Apply, gradients: Gradients | None) -> None:
+    """Apply and free the gradients; an update that was applied before needs none."""
+    try:
+        if gradients is None and not is_applied(view, request):
+            unit = view.emu.unit
+            raise StaleUnitError(f"unit {unit} has no gradients for update {request.update}: accumulate comes first")
+        if gradients is not None:
+            apply(view, request, gradients)
+    finally:
+        if gradients is not None:
+            gradients.free()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from nereus.control.report import Release
 from nereus.errors import JobFileError
 from nereus.rl.endpoint import Answer
 from nereus.rl.fleet import Fleet, Work
@@ -14,7 +15,6 @@ from nereus.rl.generate import Generate, Generated, Sampling
 from nereus.rl.ledger import SampleId
 from nereus.rl.rollouts import RecordedRollouts, Rollout
 from nereus.rl.task import Prompt, Task
-from nereus.runtime.boundary import Release
 from nereus.spec.job import Job
 from nereus.spec.stages import ACTOR_GENERATION
 

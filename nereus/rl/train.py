@@ -92,18 +92,31 @@ def accumulate(view: UnitView, request: Accumulate) -> tuple[Gradients, Prepared
     """Forward and backward of all micro-batches, and every sum over ranks that the update needs."""
     leaves = {name: x.detach().requires_grad_() for name, x in view.parameters.items()}
     gradients = Gradients.zeros(leaves, view.memory)
+    try:
+        loss, kl, clipped = (float(x) for x in _run_pipeline(view, request, leaves, gradients))
+        gradients.sum_over_ranks(view)
+        return gradients, Prepared(loss, kl, clipped, gradients.global_norm(view))
+    except BaseException:
+        gradients.free()
+        raise
+
+
+def _run_pipeline(
+    view: UnitView, request: Accumulate, leaves: dict[str, torch.Tensor], gradients: Gradients
+) -> torch.Tensor:
+    """All micro-batches through 1F1B; this rank's sums of loss, KL and clipped tokens."""
     model, link = view.decoder(leaves), _link(view)
     micros = _micro_batches(request.rollout, request.micro_batch, view.torch_device)
     saved: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = {}
     sums = torch.zeros(3, dtype=torch.float64, device=view.torch_device)
     order = one_forward_one_backward(len(micros), view.emu.layout.pp, view.coordinate.pp)
-    with ActivationMeter(view.memory, [*leaves.values(), *gradients.all()]):
+    with link.passing(), ActivationMeter(view.memory, [*leaves.values(), *gradients.all()]):
         for direction, index in order:
             micro = micros[index]
             if direction == "F":
                 entered, left = _forward(model, link, micro, index, leaves_dtype(leaves))
                 if model.is_last:
-                    left = _loss(view, model, left, micro, request, sums)
+                    left = _loss(model, left, micro, request, sums)
                 else:
                     link.send_activation(left, index)
                 saved[index] = (entered, left)
@@ -114,19 +127,20 @@ def accumulate(view: UnitView, request: Accumulate) -> tuple[Gradients, Prepared
                     assert entered.grad is not None
                     link.send_gradient(entered.grad, index)
                 del entered, left
-    link.finish()
-    gradients.sum_over_ranks(view)
-    norm = gradients.global_norm(view)
-    loss, kl, clipped = (float(x) for x in sums)
-    return gradients, Prepared(loss, kl, clipped, norm)
+    return sums
+
+
+def is_applied(view: UnitView, request: Apply) -> bool:
+    """Whether the unit has this update already."""
+    return int(view.counters["updates"]) >= request.update
 
 
 def apply(view: UnitView, request: Apply, gradients: Gradients) -> None:
     """The AdamW update of the unit's local shards; a repeated call for the same update does nothing."""
+    if is_applied(view, request):
+        return
     counters = view.counters
     done = int(counters["updates"])
-    if done >= request.update:
-        return
     if done != request.update - 1:
         raise StaleUnitError(f"unit {view.emu.unit} is at update {done} and cannot apply update {request.update}")
     options, parameters = request.optimizer, view.parameters
@@ -159,7 +173,7 @@ def score(view: UnitView, request: Score) -> torch.Tensor | None:
     model, link = view.decoder(), _link(view)
     dtype = leaves_dtype(view.parameters)
     out = torch.zeros(request.rollout.tokens.shape, dtype=dtype)
-    with torch.inference_mode():
+    with torch.inference_mode(), link.passing():
         for index, micro in enumerate(_micro_batches(request.rollout, request.micro_batch, view.torch_device)):
             _, left = _forward(model, link, micro, index, dtype)
             if not model.is_last:
@@ -170,7 +184,6 @@ def score(view: UnitView, request: Score) -> torch.Tensor | None:
                 log_probs = model.log_probs(logits, micro.targets)
             rows = out[micro.rows, 1 : micro.tokens.shape[1]]
             rows[micro.predicted.cpu()] = log_probs.cpu()
-        link.finish()
     return out if view.answers else None
 
 
@@ -216,9 +229,7 @@ def _forward(
     return entered, model.run_layers(entered, micro.positions)
 
 
-def _loss(
-    view: UnitView, model: Decoder, hidden: torch.Tensor, micro: _Micro, request: Accumulate, sums: torch.Tensor
-) -> torch.Tensor:
+def _loss(model: Decoder, hidden: torch.Tensor, micro: _Micro, request: Accumulate, sums: torch.Tensor) -> torch.Tensor:
     """This micro-batch's share of the loss; adds (loss, kl, clipped tokens) to `sums`."""
     logits = model.logits(hidden[:, :-1][micro.predicted]) / request.temperature
     log_probs = model.log_probs(logits, micro.targets)

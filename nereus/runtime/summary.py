@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from nereus.control.effects import Decision, News, Started, TransitionRecord
+from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
-from nereus.runtime.boundary import StepReport
-from nereus.runtime.events import Event, Started, TransitionReport
 
 
-class SampleCounts(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCounts:
     """How often samples were used, from the ledger's own bookkeeping."""
 
-    @property
-    def seen(self) -> int: ...
-    @property
-    def repeated(self) -> int: ...
-    @property
-    def skipped(self) -> int: ...
+    seen: int
+    repeated: int
+    skipped: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +29,8 @@ class Summary:
     reward_last: float
     transitions: list[dict[str, Any]]
     """step, primitives, bytes_moved, seconds, digest_equal, and what else was measured."""
+    rejected: list[dict[str, Any]]
+    """Candidates that were not carried out: reason, delta_l_s, l_tran_s, horizon_steps."""
     samples_seen: int
     """Prompts that were used."""
     samples_repeated: int
@@ -45,10 +45,10 @@ class Summary:
         return asdict(self)
 
 
-def summarize(events: Sequence[Event], samples: SampleCounts, predicted_peak: Callable[[Plan, int], int]) -> Summary:
+def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Callable[[Plan, int], int]) -> Summary:
     """Sum up the events of a finished run; `predicted_peak` is asked for each step's plan. ValueError without a step."""
     reports = [event for event in events if isinstance(event, StepReport)]
-    changes = [event for event in events if isinstance(event, TransitionReport)]
+    changes = [event for event in events if isinstance(event, TransitionRecord)]
     if not reports:
         raise ValueError("a run without a step has no summary")
     declared = sum(report.declared_s for report in reports)
@@ -57,6 +57,7 @@ def summarize(events: Sequence[Event], samples: SampleCounts, predicted_peak: Ca
         reward_first=reports[0].reward,
         reward_last=reports[-1].reward,
         transitions=[_transition(change) for change in changes],
+        rejected=[_rejected(d) for d in events if isinstance(d, Decision) and not d.verdict.is_admitted],
         samples_seen=samples.seen,
         samples_repeated=samples.repeated,
         samples_skipped=samples.skipped,
@@ -65,7 +66,7 @@ def summarize(events: Sequence[Event], samples: SampleCounts, predicted_peak: Ca
             "measured": max(peak for report in reports for peak in report.peak_bytes.values()),
         },
         lateness=sum(report.late_s for report in reports) / declared if declared else 0.0,
-        final_plan=plan_dict(next(e.plan for e in reversed(events) if isinstance(e, Started | TransitionReport))),
+        final_plan=plan_dict(next(e.plan for e in reversed(events) if isinstance(e, Started | TransitionRecord))),
     )
 
 
@@ -83,7 +84,7 @@ def plan_dict(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def _plan_of_step(events: Sequence[Event]) -> dict[int, Plan]:
+def _plan_of_step(events: Sequence[News]) -> dict[int, Plan]:
     """The plan that each step ran on."""
     plans: dict[int, Plan] = {}
     plan: Plan | None = None
@@ -91,18 +92,31 @@ def _plan_of_step(events: Sequence[Event]) -> dict[int, Plan]:
         if isinstance(event, StepReport):
             assert plan is not None, "a step before the start"
             plans[event.step] = plan
-        else:
+        elif isinstance(event, Started | TransitionRecord):
             plan = event.plan
     return plans
 
 
-def _transition(change: TransitionReport) -> dict[str, Any]:
-    outcome: Mapping[str, Any] = asdict(change.outcome)
+def _transition(change: TransitionRecord) -> dict[str, Any]:
     return {
         "step": change.step,
         "epoch": change.epoch,
+        "trigger": change.trigger,
         "primitives": dict(change.primitives),
         "joined": list(change.joined),
         "left": list(change.left),
-        **outcome,
+        **change.outcome,
+    }
+
+
+def _rejected(decision: Decision) -> dict[str, Any]:
+    verdict = decision.verdict
+    return {
+        "step": decision.step,
+        "code": str(verdict.code),
+        "reason": verdict.reason,
+        "delta_l_s": verdict.delta_l_s,
+        "l_tran_s": verdict.l_tran_s,
+        "horizon_steps": verdict.horizon_steps,
+        "target": dict(decision.target),
     }

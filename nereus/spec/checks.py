@@ -66,6 +66,14 @@ def check_rollouts(job: Job) -> Iterator[Problem]:
         yield Problem("rollouts.path", job.rollouts.path, "only source recorded reads a path; to write one, use record")
 
 
+def check_policy(job: Job) -> Iterator[Problem]:
+    """Either a script or the policy changes the plan, and only the policy follows a pool that changes."""
+    if job.policy.adapt and job.transitions:
+        yield Problem("policy.adapt", True, "with scripted transitions it must be false; drop the one or the other")
+    if job.availability is not None and not job.policy.adapt:
+        yield Problem("availability", job.availability, "it needs policy.adapt true: a fixed plan can't follow the pool")
+
+
 def check_plan(job: Job) -> Iterator[Problem]:
     """The plan at the start names all model-stages, each with a layout that the model and the cluster admit."""
     for stage in STAGES:

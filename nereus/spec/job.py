@@ -16,6 +16,7 @@ from nereus.spec.declared import Declared, Whole
 from nereus.spec.devices import Devices
 from nereus.spec.model import SMOLLM2, ModelShape
 from nereus.spec.plan import ScriptedTransition, StageChoice
+from nereus.spec.policy import Policy
 from nereus.spec.training import Grpo, Optimizer
 from nereus.spec.workload import Rollouts, Task, Workload
 
@@ -25,6 +26,7 @@ __all__ = [
     "Job",
     "ModelShape",
     "Optimizer",
+    "Policy",
     "Rollouts",
     "ScriptedTransition",
     "StageChoice",
@@ -59,11 +61,17 @@ class Job(Declared):
     cluster: Cluster
     """The devices."""
     absent: Devices = ()
-    """Devices of the cluster that aren't there at the start; a transition may let them join. None by default."""
+    """Devices of the cluster that aren't there at the start; a transition may let them join. None by default; with
+    `availability` it is left out, since the trace says who is there."""
     plan: dict[str, StageChoice]
     """Model-stage -> its layout and devices at the start; all three model-stages are named."""
     transitions: tuple[ScriptedTransition, ...] = ()
     """Changes of plan, in the order of their steps; none by default."""
+    policy: Policy = Field(default_factory=Policy)
+    """How the plan may change by itself."""
+    availability: str | None = Field(default=None, min_length=1)
+    """CSV of the devices that are there over the run, scaled to the cluster; a relative path counts from the job file. It
+    needs `policy.adapt`. null: the pool stays as it is."""
     rollouts: Rollouts = Field(default_factory=Rollouts)
     """Where responses come from."""
     save_weights: bool = False

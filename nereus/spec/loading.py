@@ -1,6 +1,6 @@
 """From a job file to a `Job`, or to one JobFileError that says what to change.
 
-path -> read_yaml -> parse_job: fields and types, then the rules between fields -> Job
+path -> read_yaml -> parse_job: fields and types, then the rules between fields -> paths made absolute, trace read -> Job
 """
 
 from __future__ import annotations
@@ -9,10 +9,17 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from nereus.errors import UserError
+from nereus.spec.checks import Check, check_policy
+from nereus.spec.devices import format_devices
 from nereus.spec.job import Job
 from nereus.spec.problems import Problem, from_validation, refuse
 from nereus.spec.reading import read_yaml
 from nereus.spec.script import CHECKS
+from nereus.spec.traces import AvailabilityTrace, read_availability
+
+RULES: tuple[Check, ...] = (check_policy, *CHECKS)
+"""Every rule between fields, in the order in which its problems are reported; who changes the plan decides what else is."""
 
 MAX_SHARE_OF_CORES = 0.8
 """Share of the machine's cores that all paced devices may have; the rest is for Ray, transfers and set-up. Above it,
@@ -20,10 +27,31 @@ devices wait for cores, and the declared speed is no longer the real one."""
 
 
 def load_job(path: str | Path) -> Job:
-    """The job that a file declares; its rollout paths are made absolute. Raises JobFileError, and nothing else."""
+    """The job that a file declares, its paths made absolute. Raises JobFileError, and nothing else."""
     path = Path(path)
-    job = parse_job(read_yaml(path))
-    return _resolve_rollouts(job, path.absolute().parent)
+    folder = path.absolute().parent
+    job = _resolve_rollouts(parse_job(read_yaml(path)), folder)
+    if job.availability is None:
+        return job
+    followed = _following(job, folder / job.availability, job.availability)
+    if job.absent and set(job.absent) != set(followed.absent):
+        there = format_devices(followed.absent) or "none"
+        allowed = f"with availability it must be left out: the devices that the trace leaves out at the start are {there}"
+        raise refuse([Problem("absent", format_devices(job.absent), allowed)])
+    return followed
+
+
+def with_availability(job: Job, path: str | Path) -> Job:
+    """This job in a pool that follows a trace; devices that aren't there at its start become `absent`, whatever was.
+
+    Raises JobFileError if the file isn't a trace, the job doesn't adapt, or its plan needs devices that aren't there.
+    """
+    return _following(job, Path(path).absolute(), str(path))
+
+
+def availability_of(job: Job) -> AvailabilityTrace | None:
+    """The trace that a loaded job follows, scaled to its cluster; None if its pool stays as it is. Raises UserError."""
+    return None if job.availability is None else read_availability(job.availability).scaled(job.cluster.num_devices)
 
 
 def parse_job(data: object) -> Job:
@@ -32,9 +60,7 @@ def parse_job(data: object) -> Job:
         job = Job.model_validate(data)
     except ValidationError as error:
         raise refuse(from_validation(error, Job, data)) from None
-    problems = [problem for check in CHECKS for problem in check(job)]
-    if problems:
-        raise refuse(problems)
+    _check(job)
     return job
 
 
@@ -51,6 +77,23 @@ def check_cores(job: Job, num_cores: float) -> None:
             f"so it must be at most {most:g}; or null, unpaced"
         )
         raise refuse([Problem("cluster.device.speed", device.speed, allowed)])
+
+
+def _following(job: Job, path: Path, written: str) -> Job:
+    try:
+        trace = read_availability(path).scaled(job.cluster.num_devices)
+    except UserError as error:
+        raise refuse([Problem("availability", written, f"it must be a trace of the pool: {error}")]) from None
+    absent = tuple(range(trace.points[0][1], job.cluster.num_devices))
+    followed = job.model_copy(update={"availability": str(path), "absent": absent})
+    _check(followed)
+    return followed
+
+
+def _check(job: Job) -> None:
+    problems = [problem for rule in RULES for problem in rule(job)]
+    if problems:
+        raise refuse(problems)
 
 
 def _resolve_rollouts(job: Job, folder: Path) -> Job:

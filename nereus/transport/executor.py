@@ -111,6 +111,11 @@ class Executor:
             del self._ops[op_id]
         return Completion(received, time.perf_counter() - start)
 
+    @property
+    def installed(self) -> frozenset[str]:
+        """The operations that can be run now: those that have run are gone, weight syncs stay."""
+        return frozenset(self._ops)
+
     def digest(self, units: Iterable[UnitId]) -> dict[UnitId, tuple[BoxDigest, ...]]:
         """The digests of every box that is held here of these units. Raises StaleUnitError for a unit that is not open."""
         units, held = list(units), self._store.catalog()

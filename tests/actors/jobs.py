@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from actors.job import WEIGHTS_FILE
 from actors.launch import launched
-from nereus.runtime.boundary import StepReport
-from nereus.runtime.events import Event, TransitionReport
+from nereus.control.effects import News, TransitionRecord
+from nereus.control.report import StepReport
 from nereus.runtime.summary import Summary
 from nereus.spec.job import Job
 from nereus.spec.loading import parse_job
@@ -58,7 +58,7 @@ class Run:
 
     job: Job
     summary: Summary
-    events: Sequence[Event]
+    events: Sequence[News]
     folder: Path
 
     @property
@@ -66,8 +66,8 @@ class Run:
         return [event for event in self.events if isinstance(event, StepReport)]
 
     @property
-    def transitions(self) -> list[TransitionReport]:
-        return [event for event in self.events if isinstance(event, TransitionReport)]
+    def transitions(self) -> list[TransitionRecord]:
+        return [event for event in self.events if isinstance(event, TransitionRecord)]
 
     @property
     def losses(self) -> list[float]:

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from actors.launch import Launched, launched
+from nereus.control.report import StepReport
 from nereus.errors import EndpointLost
-from nereus.runtime.boundary import StepReport
 from tests.actors.jobs import GENERATION, REFERENCE, TINY, TRAINING, make_job, stage
 from tests.actors.processes import Process, descendants, private_folders, users_of, workers_of_the_last_node
 

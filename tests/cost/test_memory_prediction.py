@@ -234,7 +234,6 @@ def test_no_more_rows_are_counted_than_a_replica_has(pp: int, micro: int, rows: 
     )
 
 
-@pytest.mark.xfail(strict=True, reason="bug: the last, smaller micro-batch is counted as a whole one: 10 rows of 6")
 def test_last_micro_batch_is_counted_with_the_rows_it_has() -> None:
     batch = replace(BATCH, sequences=6)
     assert footprint(ACTOR_TRAINING, "pp2", 0, batch, micro_batch=5) <= footprint(ACTOR_TRAINING, "pp2", 0, batch, 6)

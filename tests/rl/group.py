@@ -26,7 +26,7 @@ from nereus.layout.layout import Layout
 from nereus.layout.tensors import CanonicalTensor, Kind
 from nereus.rl.assemble import Piece
 from nereus.rl.channels import Channels
-from nereus.rl.endpoint import NativeEndpoint, compute_groups
+from nereus.rl.endpoint import NativeEndpoint
 from nereus.rl.model import Decoder
 from nereus.rl.pacing import Pacer
 from nereus.rl.programs import Request
@@ -36,7 +36,7 @@ from nereus.rl.view import UnitView
 from nereus.spec.job import Grpo
 from nereus.spec.model import ModelShape
 from nereus.spec.stages import ACTOR_TRAINING
-from nereus.transition.ops import Program
+from nereus.transition.ops import COMPUTE, GroupKey, Program
 from nereus.transport.communicators import Communicators
 from nereus.transport.memory import DeviceMemory
 from nereus.transport.store import UnitStore
@@ -207,6 +207,13 @@ def make_accumulate(
     )
 
 
+def communicators_of(emus: tuple[Emu, ...], shape: ModelShape) -> frozenset[GroupKey]:
+    """What computing on these replicas of one model-stage needs."""
+    ranks = [(index, rank) for index, emu in enumerate(emus) for rank in range(emu.layout.size)]
+    groups = {members for index, rank in ranks for members in rank_groups(emus, index, rank, shape.num_kv_heads).all()}
+    return frozenset(GroupKey.of(members, COMPUTE) for members in groups)
+
+
 class _Worker:
     """What runs in each process of a group; every public method is a command."""
 
@@ -230,7 +237,7 @@ class _Worker:
             communicators=pool,
             weights=StrongWeights(),
         )
-        keep = compute_groups(emus, shape)
+        keep = communicators_of(emus, shape)
         mine = tuple(sorted(key for key in keep if self._name in key.members))
         endpoint.install(Program(epoch, self._name, mine, ()))
         endpoint.seed(emus, {ACTOR_TRAINING: state})

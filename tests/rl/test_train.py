@@ -11,6 +11,7 @@ from nereus.rl.gradients import Gradients
 from nereus.rl.train import Accumulate, Apply, Prepared, Score, accumulate, apply, score
 from nereus.spec.model import ModelShape
 from nereus.spec.training import Optimizer
+from nereus.transport.digest import unit_digests
 from tests.rl.group import Alone, Parameters, llama, make_accumulate, make_rollout, make_shape, whole_parameters
 
 LENGTHS = ((2, 5), (1, 1), (6, 3), (3, 7), (4, 2))
@@ -183,3 +184,14 @@ def test_apply_refuses_an_update_whose_predecessor_is_missing_and_changes_nothin
     with pytest.raises(StaleUnitError, match=f"is at update 0 and cannot apply update {number}"):
         update(alone, number)
     assert same(before, state_of(alone))
+
+
+def test_update_changes_the_digest_of_every_tensor_and_a_refused_one_of_none() -> None:
+    alone = Alone(SHAPES["untied"])
+    before = unit_digests(alone.store, alone.emu.unit)
+    with pytest.raises(StaleUnitError):
+        update(alone, 2)
+    assert unit_digests(alone.store, alone.emu.unit) == before
+    update(alone, 1)
+    pairs = zip(before, unit_digests(alone.store, alone.emu.unit), strict=True)
+    assert [old.ref for old, new in pairs if old == new] == []

@@ -265,15 +265,7 @@ def test_silence_at_the_start_says_who_did_not_answer(at: str, who: str) -> None
         run.start()
 
 
-@pytest.mark.parametrize(
-    "at",
-    [
-        pytest.param("spawn", marks=pytest.mark.xfail(strict=True, reason="bug: _spawn passes over OpFailed")),
-        "install",
-        "seed",
-        "bind",
-    ],
-)
+@pytest.mark.parametrize("at", ["spawn", "install", "seed", "bind"])
 def test_failure_at_the_start_says_where_and_why(at: str) -> None:
     run = Run(faults=Faults().fail("d2.0", at))
     with pytest.raises(TransitionFailed, match=r"failed on d2\.0: the disk is on fire"):
@@ -304,7 +296,6 @@ def test_transition_that_fails_commits_nothing_and_reports_none(faults: Faults, 
     assert run.reports == []
 
 
-@pytest.mark.xfail(strict=True, reason="bug: plan and units are replaced before the transition is committed")
 def test_old_plan_stands_after_a_transition_that_failed() -> None:
     run = Run(*SCRIPT, faults=Faults().fail("d1.0", "Split"))
     first = run.start()

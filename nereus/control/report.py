@@ -1,4 +1,4 @@
-"""What the loop tells the controller at a boundary, and what it gets back."""
+"""What the loop tells at a boundary, and what it gets back."""
 
 from __future__ import annotations
 
@@ -46,3 +46,5 @@ class Release:
     """The EMUs of each model-stage, in replica order."""
     sync_op: str
     """The installed operation that carries the trained weights to generation."""
+    sync_members: tuple[EndpointId, ...]
+    """Who takes part in it."""

@@ -1,0 +1,108 @@
+"""The ports of a job over Ray: verbs become calls on lanes of its workers, completions become events.
+
+Lives in the head actor. Worker processes are owned by the job actor, so that they survive a restart of the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import ray
+
+from actors.completions import Completions
+from actors.lanes import Lane, call
+from nereus.control.report import Release
+from nereus.control.state import JobConfig
+from nereus.emu.plan import DeviceId
+from nereus.emu.unit import Emu
+from nereus.layout.catalog import EndpointId
+from nereus.policy.proposal import Snapshot
+from nereus.transition.ops import GroupKey, Op, Program
+
+
+class RayPorts:
+    """EndpointPort, JobPort and PlannerPort of one job."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        job: Any,
+        planner: Any,
+        completions: Completions,
+        on_release: Callable[[Release], None],
+        on_stop: Callable[[str], None],
+    ) -> None:
+        """`job` and `planner` are actor handles; the callbacks answer the loop's wait at the boundary."""
+        self._config, self._job, self._planner, self._completions = config, job, planner, completions
+        self._on_release, self._on_stop = on_release, on_stop
+        self._workers: dict[EndpointId, Any] = {}
+
+    def adopt(self) -> None:
+        """Take over the workers that are there: after a restart of the head."""
+        self._workers = ray.get(call_watch(self._job, "workers"))
+
+    # JobPort
+
+    def spawn(self, devices: Iterable[DeviceId]) -> None:
+        for device in devices:
+            endpoint, worker = ray.get(call_watch(self._job, "spawn", device))
+            self._workers[endpoint] = worker
+            self._submit(endpoint, Lane.CONTROL, "start")
+
+    def retire(self, endpoints: Iterable[EndpointId]) -> None:
+        for endpoint in endpoints:
+            if self._workers.pop(endpoint, None) is not None:
+                call_watch(self._job, "retire", endpoint)
+
+    def seed(self, emus: Iterable[Emu]) -> None:
+        units = tuple(emus)
+        for endpoint in _endpoints(units):
+            self._submit(endpoint, Lane.TRANSFER, "seed", units, dict(self._config.states))
+
+    def release(self, release: Release) -> None:
+        self._on_release(release)
+
+    def stop(self, reason: str) -> None:
+        self._on_stop(reason)
+
+    # EndpointPort
+
+    def install(self, programs: Iterable[Program]) -> None:
+        for program in programs:
+            self._submit(program.endpoint, Lane.TRANSFER, "install", program)
+
+    def run(self, op: Op) -> None:
+        for endpoint in op.members:
+            self._submit(endpoint, Lane.TRANSFER, "run_op", op.id)
+
+    def digest(self, tag: str, emus: Iterable[Emu]) -> None:
+        units = tuple(emus)
+        for endpoint in _endpoints(units):
+            mine = tuple(emu.unit for emu in units if endpoint in emu.endpoints)
+            self._submit(endpoint, Lane.TRANSFER, "digest", tag, mine)
+
+    def bind(self, epoch: int, emus: tuple[Emu, ...], endpoints: Iterable[EndpointId], keep: frozenset[GroupKey]) -> None:
+        for endpoint in endpoints:
+            self._submit(endpoint, Lane.CONTROL, "bind", epoch, emus, keep)
+
+    def abort(self, members: Iterable[EndpointId]) -> None:
+        call_watch(self._job, "abort", tuple(members))
+
+    # PlannerPort
+
+    def propose(self, cycle: int, snapshot: Snapshot, top: int) -> None:
+        self._completions.add(self._planner.propose.remote(cycle, snapshot, top), "planner", "propose")
+
+    def _submit(self, endpoint: EndpointId, lane: Lane, method: str, *args: Any) -> None:
+        what = str(args[0]) if method == "run_op" else method
+        self._completions.add(call(self._workers[endpoint], lane, method, *args), endpoint, what)
+
+
+def call_watch(job: Any, method: str, *args: Any) -> Any:
+    """Submit a call to the job actor that does not wait for its loop."""
+    return getattr(job, method).options(concurrency_group="watch").remote(*args)
+
+
+def _endpoints(units: tuple[Emu, ...]) -> list[EndpointId]:
+    return sorted({endpoint for emu in units for endpoint in emu.endpoints})

@@ -1,0 +1,123 @@
+"""The worker processes of one job, as their owner and the loop see them: started, ended, and computed on.
+
+Lives in the job actor. Ray ends the workers with the process that made them, so they survive the head, not the job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from actors.lanes import Lane, call
+from actors.options import worker_options
+from actors.rendezvous import connect
+from actors.worker import Worker, WorkerSpec
+from nereus.control.report import Release
+from nereus.emu.plan import DeviceId
+from nereus.emu.unit import Emu
+from nereus.errors import EndpointLost
+from nereus.layout.catalog import EndpointId
+from nereus.layout.tensors import Kind
+from nereus.rl.assemble import Piece
+from nereus.rl.endpoint import Answer, Status
+from nereus.rl.fleet import Work
+from nereus.spec.job import Job
+from nereus.transport.abort import request_abort
+
+STORE_TIMEOUT_S = 30.0
+"""Seconds until a request to the rendezvous fails: it answers in a millisecond, or is gone."""
+
+ROOT_CAUSE_WAIT_S = 2.0
+"""Seconds to wait, after a first failure, for the death that caused it: a peer's broken connection is reported sooner."""
+
+
+class WorkerPool:
+    """Owns the worker actors; the loop's Fleet."""
+
+    def __init__(self, job: Job, nodes: Sequence[str], rendezvous: tuple[str, int], weights: Path | None) -> None:
+        """`nodes[d]` is the Ray node id of device d."""
+        self._job, self._nodes, self._rendezvous, self._weights = job, nodes, rendezvous, weights
+        self._store = connect(rendezvous, STORE_TIMEOUT_S)
+        self._actors: dict[EndpointId, Any] = {}
+        self._births: dict[DeviceId, int] = {}
+
+    @property
+    def actors(self) -> dict[EndpointId, Any]:
+        """Those that were started and not ended."""
+        return dict(self._actors)
+
+    def spawn(self, device: DeviceId) -> tuple[EndpointId, Any]:
+        """The worker of a device, made if there is none: its endpoint and actor handle."""
+        birth = self._births.get(device, 0)
+        endpoint = f"d{device}.{birth}"
+        if endpoint not in self._actors:
+            self._births[device] = birth
+            spec = WorkerSpec(endpoint, device, self._job, self._rendezvous, self._weights)
+            gpu = self._job.cluster.device.kind == "gpu"
+            self._actors[endpoint] = ray.remote(**worker_options(self._nodes[device], gpu=gpu))(Worker).remote(spec)
+        return endpoint, self._actors[endpoint]
+
+    def retire(self, endpoint: EndpointId) -> None:
+        """End a worker; the next one on its device is another endpoint."""
+        actor = self._actors.pop(endpoint, None)
+        if actor is not None:
+            ray.kill(actor)
+            device, _, birth = endpoint.removeprefix("d").partition(".")
+            self._births[int(device)] = int(birth) + 1
+
+    def abort(self, members: Iterable[EndpointId]) -> None:
+        """Unblock every collective of these endpoints."""
+        request_abort(self._store, [endpoint for endpoint in members if endpoint in self._actors])
+
+    # Fleet
+
+    def compute(self, epoch: int, work: Sequence[Work]) -> list[list[Answer]]:
+        refs = [
+            [call(self._actors[endpoint], Lane.COMPUTE, "compute", emu.unit, epoch, handle) for endpoint in emu.endpoints]
+            for emu, handle in ((emu, ray.put(request)) for emu, request in work)
+        ]
+        owners = {
+            ref: endpoint
+            for (emu, _), unit in zip(work, refs, strict=True)
+            for ref, endpoint in zip(unit, emu.endpoints, strict=True)
+        }
+        answers = self._all(owners, work[0][0].stage if work else "nothing")
+        return [[answers[ref] for ref in unit] for unit in refs]
+
+    def sync(self, release: Release) -> None:
+        owners = {call(self._actors[e], Lane.TRANSFER, "run_op", release.sync_op): e for e in release.sync_members}
+        self._all(owners, "weight sync")
+
+    def read(self, emu: Emu, kind: Kind) -> list[Piece]:
+        owners = {call(self._actors[e], Lane.CONTROL, "read", emu.unit, kind): e for e in emu.endpoints}
+        return [piece for pieces in self._all(owners, "reading the weights").values() for piece in pieces]
+
+    def status(self, release: Release) -> list[Status]:
+        endpoints = {endpoint for emus in release.emus.values() for emu in emus for endpoint in emu.endpoints}
+        owners = {call(self._actors[e], Lane.CONTROL, "status"): e for e in sorted(endpoints)}
+        return list(self._all(owners, "status").values())
+
+    def _all(self, owners: dict[Any, EndpointId], doing: str) -> dict[Any, Any]:
+        """Every result, as soon as all are there; the first failure ends the wait, and a death is named as its reason."""
+        waiting, results = list(owners), dict[Any, Any]()
+        failure: Exception | None = None
+        deadline = float("inf")
+        while waiting and time.monotonic() < deadline:
+            ready, waiting = ray.wait(waiting, num_returns=1, timeout=ROOT_CAUSE_WAIT_S)
+            for ref in ready:
+                try:
+                    results[ref] = ray.get(ref)
+                except RayActorError:
+                    raise EndpointLost(owners[ref], doing) from None
+                except RayTaskError as error:
+                    cause = error.cause
+                    failure = failure or (cause if isinstance(cause, Exception) else error)
+                    deadline = min(deadline, time.monotonic() + ROOT_CAUSE_WAIT_S)
+        if failure is not None:
+            raise failure
+        return results

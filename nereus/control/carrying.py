@@ -1,0 +1,208 @@
+"""One transition on its way, as a value: what has happened, what is waited for, and what to ask for next.
+
+    digest before -> install -> move, as predecessors end -> digest after == before -> held Destroys -> bind
+
+Nothing is committed before the digests agree. `advance` takes one fact; what belongs to another transition is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+from nereus.control.effects import BindUnits, Effect, InstallPrograms, RunOp, TakeDigests
+from nereus.control.events import Committed, DigestsTaken, Event, Installed, OpCompleted
+from nereus.emu.digest import BoxDigest, Digest, logical_digest
+from nereus.emu.unit import Emu
+from nereus.errors import DigestMismatch
+from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.transition.ops import GroupKey, Op, Program, Transition
+
+
+class Leg(IntEnum):
+    """How far a transition has come."""
+
+    DIGEST_BEFORE = 0
+    INSTALL = 1
+    MOVE = 2
+    DIGEST_AFTER = 3
+    HELD = 4
+    BIND = 5
+    DONE = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is to be carried out."""
+
+    epoch: int
+    transition: Transition
+    programs: tuple[Program, ...]
+    before: tuple[Emu, ...]
+    """The EMUs that change."""
+    bound: tuple[Emu, ...]
+    """All EMUs of the job after it."""
+    keep: frozenset[GroupKey]
+    """Communicators that stay after the commit."""
+
+    @property
+    def endpoints(self) -> tuple[EndpointId, ...]:
+        return tuple(program.endpoint for program in self.programs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What the facts add up to."""
+
+    setup_s: float = 0.0
+    bytes_moved: int = 0
+    groups_made: int = 0
+    groups_reused: int = 0
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrying:
+    """A transition between two facts."""
+
+    task: Task
+    leg: Leg = Leg.DIGEST_BEFORE
+    waiting: frozenset[EndpointId] = frozenset()
+    """Endpoints that have not answered yet; for operations, see `running`."""
+    running: Mapping[str, frozenset[EndpointId]] = field(default_factory=dict)
+    done: frozenset[str] = frozenset()
+    boxes: tuple[tuple[UnitId, tuple[BoxDigest, ...]], ...] = ()
+    """What has been hashed in this leg."""
+    proof: Mapping[str, Digest] = field(default_factory=dict)
+    """The digest of each model-stage before anything moved."""
+    tally: Tally = field(default_factory=Tally)
+    began_s: tuple[float, ...] = ()
+    """When each leg began."""
+
+    def seconds(self, first: Leg, last: Leg) -> float:
+        """Wall seconds from the begin of a leg to the begin of a later one."""
+        return self.began_s[last] - self.began_s[first]
+
+
+Step = tuple[Carrying, tuple[Effect, ...]]
+
+
+def begin(task: Task, now_s: float) -> Step:
+    """Start a transition: hash what stands."""
+    return _enter(Carrying(task=task), Leg.DIGEST_BEFORE, now_s)
+
+
+def advance(carrying: Carrying, event: Event, states: Mapping[str, StateSpec], now_s: float) -> Step:
+    """Take one fact in. Raises DigestMismatch when the logical state is not what it was; then nothing was committed."""
+    task, tally = carrying.task, carrying.tally
+    match event, carrying.leg:
+        case DigestsTaken(tag=tag), Leg.DIGEST_BEFORE | Leg.DIGEST_AFTER if tag == _tag(task, carrying.leg):
+            hashed = replace(carrying, boxes=(*carrying.boxes, *event.digests))
+            answered = _answered(hashed, event.endpoint)
+            return (answered, ()) if answered.waiting else _proved(answered, states, now_s)
+        case Installed(epoch=task.epoch), Leg.INSTALL:
+            tally = replace(
+                tally,
+                setup_s=max(tally.setup_s, event.setup_s),
+                groups_made=tally.groups_made + event.groups_made,
+                groups_reused=tally.groups_reused + event.groups_reused,
+            )
+            answered = _answered(replace(carrying, tally=tally), event.endpoint)
+            return (answered, ()) if answered.waiting else _enter(answered, Leg.MOVE, now_s)
+        case OpCompleted(op=op), Leg.MOVE | Leg.HELD if op in carrying.running:
+            tally = replace(tally, bytes_moved=tally.bytes_moved + event.bytes_received)
+            return _op_done(replace(carrying, tally=tally), op, event.endpoint, now_s)
+        case Committed(epoch=task.epoch), Leg.BIND:
+            tally = replace(tally, peak_bytes=max(tally.peak_bytes, event.peak_bytes))
+            answered = _answered(replace(carrying, tally=tally), event.endpoint)
+            return (answered, ()) if answered.waiting else _enter(answered, Leg.DONE, now_s)
+    return carrying, ()
+
+
+def again(carrying: Carrying) -> tuple[Effect, ...]:
+    """What the present leg has asked for, to be asked again after a restart."""
+    task, leg = carrying.task, carrying.leg
+    if leg in (Leg.DIGEST_BEFORE, Leg.DIGEST_AFTER):
+        emus = task.before if leg is Leg.DIGEST_BEFORE else task.transition.result
+        return (TakeDigests(tag=_tag(task, leg), emus=emus),)
+    if leg is Leg.INSTALL:
+        return (InstallPrograms(programs=task.programs),)
+    if leg in (Leg.MOVE, Leg.HELD):
+        return tuple(RunOp(op=op) for op in _ops(carrying) if op.id in carrying.running)
+    return (BindUnits(epoch=task.epoch, emus=task.bound, endpoints=task.endpoints, keep=task.keep),)
+
+
+def _enter(carrying: Carrying, leg: Leg, now_s: float) -> Step:
+    """Begin a leg: ask for what it needs; a leg without anything to do is passed at once."""
+    task = carrying.task
+    at = replace(carrying, leg=leg, boxes=(), began_s=(*carrying.began_s, now_s))
+    if leg in (Leg.MOVE, Leg.HELD):
+        started, effects = _start_ready(at)
+        return (started, effects) if started.running else _enter(started, Leg(leg + 1), now_s)
+    if leg is Leg.DONE:
+        return at, ()
+    if leg in (Leg.DIGEST_BEFORE, Leg.DIGEST_AFTER):
+        emus = task.before if leg is Leg.DIGEST_BEFORE else task.transition.result
+        waiting = frozenset(endpoint for emu in emus for endpoint in emu.endpoints)
+    else:
+        waiting = frozenset(task.endpoints)
+    asked = replace(at, waiting=waiting)
+    return asked, again(asked)
+
+
+def _answered(carrying: Carrying, endpoint: EndpointId) -> Carrying:
+    return replace(carrying, waiting=carrying.waiting - {endpoint})
+
+
+def _ops(carrying: Carrying) -> tuple[Op, ...]:
+    """The operations of the leg."""
+    transition = carrying.task.transition
+    return transition.moving if carrying.leg is Leg.MOVE else transition.held
+
+
+def _start_ready(carrying: Carrying) -> Step:
+    """Start every operation whose predecessors have completed on all their members, in submission order."""
+    ready = [
+        op
+        for op in _ops(carrying)
+        if op.id not in carrying.done and op.id not in carrying.running and set(op.after) <= carrying.done
+    ]
+    running = {**carrying.running, **{op.id: frozenset(op.members) for op in ready}}
+    return replace(carrying, running=running), tuple(RunOp(op=op) for op in ready)
+
+
+def _op_done(carrying: Carrying, op: str, endpoint: EndpointId, now_s: float) -> Step:
+    left = carrying.running[op] - {endpoint}
+    running = {name: members for name, members in carrying.running.items() if name != op}
+    if left:
+        return replace(carrying, running={**running, op: left}), ()
+    started, effects = _start_ready(replace(carrying, running=running, done=carrying.done | {op}))
+    return (started, effects) if started.running else _enter(started, Leg(carrying.leg + 1), now_s)
+
+
+def _proved(carrying: Carrying, states: Mapping[str, StateSpec], now_s: float) -> Step:
+    """All digests of a leg are there: keep them, or compare them with those before."""
+    proof = dict(carrying.proof)
+    for unit, digest in _unit_digests(carrying.boxes, states).items():
+        expected = proof.setdefault(unit.stage, digest)
+        if digest != expected:
+            wrong = sorted(str(ref) for ref in expected if digest.get(ref) != expected[ref])
+            raise DigestMismatch(f"{unit}: {len(wrong)} tensors are not what they were, first {wrong[0]}")
+    return _enter(replace(carrying, proof=proof), Leg(carrying.leg + 1), now_s)
+
+
+def _unit_digests(
+    boxes: Iterable[tuple[UnitId, tuple[BoxDigest, ...]]], states: Mapping[str, StateSpec]
+) -> dict[UnitId, Digest]:
+    by_unit: dict[UnitId, list[BoxDigest]] = {}
+    for unit, digests in boxes:
+        by_unit.setdefault(unit, []).extend(digests)
+    return {
+        unit: logical_digest(digests, {t.ref: t.shape for t in states[unit.stage].tensors})
+        for unit, digests in by_unit.items()
+    }
+
+
+def _tag(task: Task, leg: Leg) -> str:
+    return f"e{task.epoch}.{'before' if leg is Leg.DIGEST_BEFORE else 'after'}"

@@ -1,0 +1,166 @@
+"""Everything that the core can ask for, as imperatives. A Driver starts them; what they lead to comes back as events.
+
+They are idempotent by what they name (epoch, operation, cycle, boundary), so that a restarted controller can ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nereus.control.report import Release, StepReport
+from nereus.emu.plan import DeviceId, Plan
+from nereus.emu.unit import Emu
+from nereus.layout.catalog import EndpointId
+from nereus.policy.admission import Verdict
+from nereus.policy.proposal import Proposal, Snapshot
+from nereus.transition.ops import GroupKey, Op, Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnDevices:
+    """Start an endpoint on each device -> DeviceReady."""
+
+    devices: tuple[DeviceId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetireEndpoints:
+    """End endpoints that hold nothing any more."""
+
+    endpoints: tuple[EndpointId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedUnits:
+    """Fill newborn units with the job's first state -> Seeded."""
+
+    emus: tuple[Emu, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallPrograms:
+    """Make communicators and keep operations -> Installed."""
+
+    programs: tuple[Program, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOp:
+    """Start an installed operation on all its members -> OpCompleted."""
+
+    op: Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeDigests:
+    """Hash the logical state of these units -> DigestsTaken."""
+
+    tag: str
+    emus: tuple[Emu, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindUnits:
+    """Serve exactly these units from now on -> Committed."""
+
+    epoch: int
+    emus: tuple[Emu, ...]
+    endpoints: tuple[EndpointId, ...]
+    keep: frozenset[GroupKey]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPlan:
+    """Ask the planner for the best proposals on a snapshot -> PlanReady. A newer request replaces an older one."""
+
+    cycle: int
+    snapshot: Snapshot
+    top: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseBoundary:
+    """Let the loop go on."""
+
+    release: Release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopJob:
+    """The job cannot go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided on one candidate, and why."""
+
+    step: int
+    cycle: int
+    triggers: tuple[str, ...]
+    """The reasons of the replan."""
+    target: Mapping[str, str]
+    """Layout and devices of each model-stage that would change."""
+    verdict: Verdict
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionRecord:
+    """A transition that was carried out."""
+
+    step: int
+    epoch: int
+    trigger: str
+    primitives: Mapping[str, int]
+    joined: tuple[DeviceId, ...]
+    left: tuple[DeviceId, ...]
+    plan: Plan
+    outcome: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The first units are in place."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesChanged:
+    """The pool is another one."""
+
+    step: int
+    ready: Mapping[DeviceId, EndpointId]
+    """Devices that are there, and who serves them."""
+    leaving: Mapping[DeviceId, int]
+    """Of these, those on notice, and the step after which they are gone."""
+
+
+News = Started | DevicesChanged | StepReport | Decision | TransitionRecord
+"""What is told to whoever watches, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Tell whoever watches."""
+
+    news: News
+
+
+Effect = (
+    SpawnDevices
+    | RetireEndpoints
+    | SeedUnits
+    | InstallPrograms
+    | RunOp
+    | TakeDigests
+    | BindUnits
+    | RequestPlan
+    | ReleaseBoundary
+    | StopJob
+    | Publish
+)

@@ -1,0 +1,127 @@
+"""The phases of a job, each with just the data that is valid in it, and the table of allowed changes.
+
+Idle -> Starting -> Steady <-> Planning -> Admitted -> Transitioning -> Steady        any -> Stopped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nereus.control.carrying import Carrying
+from nereus.emu.plan import DeviceId, StagePlan
+from nereus.layout.catalog import EndpointId
+from nereus.policy.triggers import Trigger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """Nothing has been asked for yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting:
+    """The first devices start, then the first units are made on them."""
+
+    devices: frozenset[DeviceId]
+    """Devices that are not ready yet."""
+    installing: frozenset[EndpointId] = frozenset()
+    seeding: frozenset[EndpointId] = frozenset()
+    binding: frozenset[EndpointId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """The job runs on its plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planning:
+    """The planner works on a snapshot; the job runs on."""
+
+    cycle: int
+    triggers: tuple[Trigger, ...]
+    horizon_steps: float
+    usable: tuple[DeviceId, ...]
+    """The pool of the snapshot."""
+    forced: bool = False
+    dry_run: bool = False
+    holding: bool = False
+    """Whether the loop waits at the boundary for the answer: the plan in force would not survive another step."""
+
+    @property
+    def is_urgent(self) -> bool:
+        return any(trigger.urgent for trigger in self.triggers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A plan was admitted; the next boundary carries it out, if pool and units are still as in its snapshot."""
+
+    cycle: int
+    reason: str
+    usable: tuple[DeviceId, ...]
+    epoch: int
+    """Of the plan in force when it was decided."""
+    changed: Mapping[str, StagePlan]
+    l_tran_s: float
+    """Predicted seconds of the transition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transitioning:
+    """State moves; the loop waits at the boundary."""
+
+    carrying: Carrying
+    reason: str
+    changed: Mapping[str, StagePlan]
+    l_tran_s: float | None
+    """Predicted seconds; None for a scripted transition."""
+    joined: tuple[DeviceId, ...] = ()
+    leaving: tuple[DeviceId, ...] = ()
+    """Devices that a script ends after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joining:
+    """A scripted transition waits for its devices; the loop waits at the boundary."""
+
+    devices: frozenset[DeviceId]
+    joined: tuple[DeviceId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The job cannot go on."""
+
+    reason: str
+
+
+Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Stopped
+
+ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
+    Idle: {Starting: "the job has started"},
+    Starting: {Steady: "all units are bound", Stopped: "a worker did not start"},
+    Steady: {
+        Planning: "a signal crossed, or an operator asked",
+        Joining: "a scripted transition needs devices",
+        Transitioning: "a scripted transition is due",
+        Stopped: "the last copy of a model-stage is gone",
+    },
+    Planning: {
+        Planning: "a newer snapshot replaces the request",
+        Admitted: "a proposal was admitted",
+        Transitioning: "a proposal was admitted while the loop waited",
+        Steady: "no proposal was admitted",
+        Stopped: "the last copy of a model-stage is gone",
+    },
+    Admitted: {
+        Transitioning: "the boundary was reached and the snapshot still holds",
+        Planning: "the pool or the units have changed since the decision",
+        Stopped: "the last copy of a model-stage is gone",
+    },
+    Joining: {Transitioning: "all devices are ready", Stopped: "a worker did not start"},
+    Transitioning: {Steady: "committed", Stopped: "the transition failed and no intact copy is left"},
+    Stopped: {},
+}
+"""Which phase may follow which, and why. A change that is not here is a bug, and raises."""

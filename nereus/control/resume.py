@@ -1,0 +1,34 @@
+"""What a restarted controller asks for again: the calls that may have been lost with it. All of them are idempotent."""
+
+from __future__ import annotations
+
+from nereus.control.carrying import Leg, again
+from nereus.control.effects import BindUnits, Effect, InstallPrograms, RequestPlan, SeedUnits, SpawnDevices
+from nereus.control.phases import Joining, Planning, Starting, Transitioning
+from nereus.control.programs import programs
+from nereus.control.state import JobState
+
+
+def pending(state: JobState) -> tuple[Effect, ...]:
+    """The effects whose completions are still waited for. A wait at the boundary is asked for again by the loop itself."""
+    match state.phase:
+        case Starting():
+            return _starting(state, state.phase)
+        case Planning():
+            return (RequestPlan(cycle=state.phase.cycle, snapshot=state.snapshot, top=state.config.job.policy.top),)
+        case Joining():
+            return (SpawnDevices(devices=tuple(sorted(state.phase.devices))),)
+        case Transitioning() if state.phase.carrying.leg is not Leg.DONE:
+            return again(state.phase.carrying)
+    return ()
+
+
+def _starting(state: JobState, phase: Starting) -> tuple[Effect, ...]:
+    if phase.devices:
+        return (SpawnDevices(devices=tuple(sorted(phase.devices))),)
+    installed, keep = programs(state, ())
+    if phase.installing:
+        return (InstallPrograms(programs=installed),)
+    if phase.seeding:
+        return (SeedUnits(emus=state.bound),)
+    return (BindUnits(epoch=0, emus=state.bound, endpoints=tuple(sorted(phase.binding)), keep=keep),)

@@ -1,0 +1,88 @@
+"""The start of a job: devices ready -> programs installed -> units seeded -> units bound -> the loop may run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nereus.control.effects import (
+    BindUnits,
+    Effect,
+    InstallPrograms,
+    Publish,
+    ReleaseBoundary,
+    SeedUnits,
+    Started,
+    StopJob,
+)
+from nereus.control.events import Committed, DeviceReady, EndpointDied, Event, Installed, OpFailed, Seeded
+from nereus.control.phases import Starting, Steady, Stopped
+from nereus.control.programs import programs
+from nereus.control.script import first_plan
+from nereus.control.state import JobState
+from nereus.emu.plan import Plan
+from nereus.emu.unit import phi
+from nereus.policy.triggers import Reference
+
+Result = tuple[JobState, tuple[Effect, ...]]
+
+
+def starting(state: JobState, event: Event) -> Result:
+    """One fact of the start."""
+    phase = state.phase
+    assert isinstance(phase, Starting)
+    match event:
+        case DeviceReady():
+            left = phase.devices - {event.device}
+            if left:
+                return replace(state, phase=replace(phase, devices=left)), ()
+            return _install(state)
+        case Installed():
+            waiting = phase.installing - {event.endpoint}
+            after = replace(state, phase=replace(phase, installing=waiting))
+            return (after, ()) if waiting else _seed(after)
+        case Seeded():
+            waiting = phase.seeding - {event.endpoint}
+            after = replace(state, phase=replace(phase, seeding=waiting))
+            return (after, ()) if waiting else _bind(after)
+        case Committed():
+            waiting = phase.binding - {event.endpoint}
+            after = replace(state, phase=replace(phase, binding=waiting))
+            return (after, ()) if waiting else _begun(after)
+        case OpFailed() | EndpointDied():
+            doing = event.op if isinstance(event, OpFailed) else event.during
+            error = event.error if isinstance(event, OpFailed) else "it died"
+            reason = f"endpoint {event.endpoint} did not start: {doing}: {error}"
+            return replace(state, phase=Stopped(reason=reason)), (StopJob(reason=reason),)
+    return state, ()
+
+
+def _install(state: JobState) -> Result:
+    """All devices are ready: name the first units and have their communicators made."""
+    stages = {name: first_plan(name, choice) for name, choice in state.config.job.plan.items()}
+    placed = replace(
+        state,
+        plan=Plan(0, stages),
+        emus={name: phi(stage, state.endpoint_of, 0) for name, stage in stages.items()},
+        phase=Starting(devices=frozenset(), installing=frozenset(state.endpoint_of.values())),
+    )
+    installed, _ = programs(placed, ())
+    return placed, (InstallPrograms(programs=installed),)
+
+
+def _seed(state: JobState) -> Result:
+    seeding = frozenset(endpoint for emu in state.bound for endpoint in emu.endpoints)
+    return replace(state, phase=Starting(devices=frozenset(), seeding=seeding)), (SeedUnits(emus=state.bound),)
+
+
+def _bind(state: JobState) -> Result:
+    endpoints = tuple(endpoint for _, endpoint in sorted(state.endpoint_of.items()))
+    _, keep = programs(state, ())
+    bind = BindUnits(epoch=0, emus=state.bound, endpoints=endpoints, keep=keep)
+    return replace(state, phase=Starting(devices=frozenset(), binding=frozenset(endpoints))), (bind,)
+
+
+def _begun(state: JobState) -> Result:
+    """All units are bound: the loop may run its first step."""
+    reference = Reference(float(state.config.job.workload.cap_at(1)), frozenset(state.usable))
+    after = replace(state, phase=Steady(), reference=reference)
+    return after, (Publish(news=Started(plan=after.plan)), ReleaseBoundary(release=after.release))

@@ -1,0 +1,33 @@
+"""How the plan may change by itself: whether at all, what counts as drift, and what must pay (paper, section 4).
+
+Policy -> planner (headroom, top), triggers (delta_length), admission (gamma), emulated pool (notice_steps)
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, Strict
+
+from nereus.spec.declared import Declared, Real, Whole
+
+
+class Policy(Declared):
+    """When Nereus changes the plan, and how sure it must be."""
+
+    adapt: Annotated[bool, Strict()] = False
+    """Whether the plan may change by itself; false with scripted `transitions`. Off, the plan is the one declared."""
+    gamma: Real = Field(default=0.5, ge=0, le=1)
+    """Confidence margin of the payback rule, Eq. (2): a transition must pay within gamma of the horizon. The paper's 0.5;
+    near 1 it trusts every estimate, 0 admits urgent transitions only."""
+    delta_length: Real = Field(default=0.3, gt=0)
+    """Relative change of the mean response length that triggers a replan. The paper's 30 %; lower, noise triggers."""
+    headroom: Real = Field(default=0.1, ge=0, lt=1)
+    """Share of a device's memory that no plan may be predicted to use; 0.1 covers the error of a prediction."""
+    top: Whole = Field(default=4, ge=1)
+    """Candidate plans tried, fastest first, before the current one is kept; each costs the planner a transition DAG."""
+    micro_batches: tuple[Whole, ...] = Field(default=(4, 8, 16, 32, 64), min_length=1)
+    """Sequences of one EMU that go through the model together, to choose from. Few large ones make steps fast and memory
+    tight, so that growing responses call for another layout sooner."""
+    notice_steps: Whole = Field(default=2, ge=1)
+    """RL steps between the notice that a device leaves and its end; a plan has that long to leave it."""

@@ -1,0 +1,113 @@
+"""The candidates of one model-stage: exactly the legal ones, and a frontier that drops only what is dominated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from nereus.cost.batch import Batch
+from nereus.emu.plan import StagePlan
+from nereus.layout.layout import Layout
+from nereus.planner.candidates import Candidate, candidates, frontier
+from nereus.planner.request import SearchRequest
+from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES
+from tests.planner.oracle import raw_candidates
+from tests.planner.problems import QUICKSTART, random_request, real_request
+
+POOLS = [(1,), (3,), (4, 2), (4, 4)]
+
+
+def degrees_of(request: SearchRequest, stage: str) -> set[tuple[int, int, int, int]]:
+    plans = [candidate.plan for candidate in candidates(request, stage)]
+    return {(plan.layout.tp, plan.layout.pp, plan.dp, plan.micro_batch) for plan in plans}
+
+
+def make_candidate(seconds: float, num_devices: int, state: int, live: int) -> Candidate:
+    return Candidate(StagePlan(ACTOR_TRAINING, Layout(), num_devices, tuple(range(num_devices))), seconds, state, live)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_candidates_are_all_legal_ones_that_fit_alone(pool: tuple[int, ...], stage: str) -> None:
+    for capacity in (1 << 20, 6 << 20):
+        request = real_request(pool, capacity, micro_batches=(4, 32))
+        fitting = [raw for raw in raw_candidates(request, stage) if raw.state + raw.live <= 0.9 * capacity]
+        expected = {(raw.plan.layout.tp, raw.plan.layout.pp, raw.plan.dp, raw.plan.micro_batch) for raw in fitting}
+        assert degrees_of(request, stage) == expected
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_tensor_parallelism_never_exceeds_the_smallest_node(pool: tuple[int, ...]) -> None:
+    request = real_request(pool)
+    for stage in STAGES:
+        assert max(tp for tp, *_ in degrees_of(request, stage)) <= min(pool)
+
+
+def test_generation_has_no_pipeline_and_others_have() -> None:
+    request = real_request((4, 4))
+    assert {pp for _, pp, *_ in degrees_of(request, ACTOR_GENERATION)} == {1}
+    assert {pp for _, pp, *_ in degrees_of(request, REFERENCE_INFERENCE)} == {1, 2, 4}
+
+
+def test_pipelines_are_at_most_as_deep_as_the_model() -> None:
+    request = real_request((8, 8))
+    assert max(pp for _, pp, *_ in degrees_of(request, ACTOR_TRAINING)) == QUICKSTART.num_layers == 4
+
+
+@pytest.mark.parametrize("sequences", [1, 6, 7, 12, 256])
+def test_data_parallelism_divides_the_batch(sequences: int) -> None:
+    request = real_request((4, 4), sequences=sequences)
+    for stage in STAGES:
+        assert {dp for *_, dp, _ in degrees_of(request, stage)} == {dp for dp in range(1, 9) if sequences % dp == 0}
+
+
+def test_data_parallelism_of_training_divides_the_sequences_of_one_update() -> None:
+    batch = Batch(24, 6, 20, updates=4)
+    request = replace(real_request((4, 4)), mean=batch, longest=batch)
+    assert {dp for *_, dp, _ in degrees_of(request, ACTOR_TRAINING)} == {1, 2, 3, 6}
+
+
+@pytest.mark.xfail(
+    strict=True, reason="generation and inference are limited to the sequences of one update, which only training is"
+)
+def test_stages_that_do_not_train_may_use_the_whole_batch_however_many_updates() -> None:
+    batch = Batch(24, 6, 20, updates=4)
+    request = replace(real_request((4, 4)), mean=batch, longest=batch)
+    assert {dp for *_, dp, _ in degrees_of(request, ACTOR_GENERATION)} == {1, 2, 3, 4, 6, 8}
+
+
+def test_pinned_stage_has_one_candidate_with_its_own_devices() -> None:
+    pinned = StagePlan(ACTOR_TRAINING, Layout(2, 2), 1, (6, 2, 5, 1), 8)
+    request = replace(real_request((4, 4)), pinned={ACTOR_TRAINING: pinned})
+    assert [candidate.plan for candidate in candidates(request, ACTOR_TRAINING)] == [pinned]
+
+
+def test_candidates_come_fastest_first_and_in_the_same_order_each_time() -> None:
+    first, second = (candidates(real_request((4, 4)), ACTOR_TRAINING) for _ in range(2))
+    assert [c.seconds for c in first] == sorted(c.seconds for c in first)
+    assert first == second
+
+
+@pytest.mark.parametrize("axis", range(4))
+def test_candidate_that_is_worse_in_any_respect_does_not_dominate(axis: int) -> None:
+    values = [2.0, 2, 2, 2]
+    better = make_candidate(*values)  # type: ignore[arg-type]
+    values[axis] = 1
+    other = make_candidate(*values)  # type: ignore[arg-type]
+    assert other.dominates(better)
+    assert not better.dominates(other)
+
+
+def test_frontier_keeps_exactly_what_no_other_candidate_dominates(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(40):
+        request = random_request(seed, monkeypatch)
+        for stage in request.states:
+            found = candidates(request, stage)
+            kept = frontier(found)
+            measures = {(c.seconds, c.num_devices, c.state_bytes, c.live_bytes) for c in found}
+            minimal = {
+                m for m in measures if not any(o != m and all(a <= b for a, b in zip(o, m, strict=True)) for o in measures)
+            }
+            assert {(c.seconds, c.num_devices, c.state_bytes, c.live_bytes) for c in kept} == minimal
+            assert len(kept) == len(minimal)

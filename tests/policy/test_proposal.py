@@ -1,0 +1,351 @@
+"""Proposals on the model of examples/quickstart.yaml and a pool of 8 devices on 2 nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+
+from nereus.cost.batch import Batch
+from nereus.cost.memory import predicted_peaks
+from nereus.cost.rates import Rates
+from nereus.cost.step import CostModel
+from nereus.emu.plan import Plan, StagePlan
+from nereus.emu.unit import Emu, counter_tensors, phi
+from nereus.layout.catalog import UnitId
+from nereus.layout.dense import state_spec
+from nereus.layout.layout import Layout
+from nereus.policy.admission import Code
+from nereus.policy.proposal import Proposal, Snapshot, place, propose, transition_to
+from nereus.spec.model import ModelShape
+from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES
+from nereus.transition.estimate import LinkRates
+from tests.builders import ENDPOINT_OF, make_plan
+
+MODEL = ModelShape(hidden_size=96, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=24, ffn_size=256, vocab_size=64)
+SERVED = state_spec(MODEL, "float32", counter_tensors(), optimizer=False)
+TRAINED = state_spec(MODEL, "float32", counter_tensors(), optimizer=True)
+STATES = {ACTOR_GENERATION: SERVED, REFERENCE_INFERENCE: SERVED, ACTOR_TRAINING: TRAINED}
+DEVICES = tuple(range(8))
+NODE_OF = {device: device // 4 for device in DEVICES}
+MIB = 1 << 20
+TOP = 5
+
+
+def snapshot_of(
+    texts: Mapping[str, str],
+    *,
+    devices: Mapping[str, Iterable[int]] | None = None,
+    usable: tuple[int, ...] = DEVICES,
+    present: tuple[int, ...] = DEVICES,
+    capacity_bytes: int = 64 * MIB,
+    micro_batch: int = 32,
+    longest: float = 20,
+) -> Snapshot:
+    """A job that runs on "tp2 dp2" and the like, on the first devices or on those named."""
+    where = devices or {}
+    stages = {
+        name: replace(make_plan(text, stage=name, devices=where.get(name)), micro_batch=micro_batch)
+        for name, text in texts.items()
+    }
+    endpoint_of = {device: ENDPOINT_OF[device] for device in present}
+    return Snapshot(
+        plan=Plan(0, stages),
+        emus={name: phi(plan, endpoint_of, 0) for name, plan in stages.items()},
+        endpoint_of=endpoint_of,
+        node_of=NODE_OF,
+        usable=usable,
+        states=STATES,
+        generates=ACTOR_GENERATION,
+        cost=CostModel(MODEL, "float32", Rates(4.5e9)),
+        links=LinkRates(),
+        capacity_bytes=capacity_bytes,
+        headroom=0.1,
+        micro_batches=(4, 8, 16, 32, 64),
+        mean=Batch(256, 6, 12),
+        longest=Batch(256, 6, longest),
+    )
+
+
+def everywhere(text: str) -> dict[str, str]:
+    return dict.fromkeys(STAGES, text)
+
+
+SNAPSHOTS = {
+    "half of the pool in use": snapshot_of({**everywhere("dp4"), ACTOR_TRAINING: "tp2 dp2"}),
+    "all of the pool in use": snapshot_of({**everywhere("dp8"), ACTOR_TRAINING: "tp2 pp2 dp2"}),
+    "the second node leaves": snapshot_of({**everywhere("dp8"), ACTOR_TRAINING: "tp2 dp4"}, usable=(0, 1, 2, 3)),
+    "two of each node leave": snapshot_of({**everywhere("dp8"), ACTOR_TRAINING: "tp2 pp2 dp2"}, usable=(0, 1, 4, 5)),
+    "memory is tight": snapshot_of({**everywhere("dp4"), ACTOR_TRAINING: "dp4"}, capacity_bytes=12 * MIB),
+    "what is used leaves": snapshot_of(
+        {ACTOR_GENERATION: "dp4", REFERENCE_INFERENCE: "tp2 dp2", ACTOR_TRAINING: "tp2 pp2"}, usable=(4, 5, 6, 7)
+    ),
+}
+each_snapshot = pytest.mark.parametrize("name", SNAPSHOTS)
+
+
+@lru_cache
+def proposals_of(name: str) -> tuple[Proposal, ...]:
+    return propose(SNAPSHOTS[name], TOP)
+
+
+def changed(snapshot: Snapshot, proposal: Proposal) -> dict[str, StagePlan]:
+    """The model-stages that a proposal changes."""
+    return {name: plan for name, plan in proposal.stages.items() if plan != snapshot.plan.stages[name]}
+
+
+def where(emus: Iterable[Emu]) -> set[tuple[Layout, tuple[str, ...]]]:
+    return {(emu.layout, emu.endpoints) for emu in emus}
+
+
+# --- which plans -------------------------------------------------------------------------------------------------------
+
+
+@each_snapshot
+def test_proposals_exclude_the_plan_in_force_and_each_other(name: str) -> None:
+    snapshot, found = SNAPSHOTS[name], proposals_of(name)
+    assert found
+    shapes = [tuple((s, str(p.layout), p.dp) for s, p in sorted(proposal.stages.items())) for proposal in found]
+    assert len(set(shapes)) == len(shapes)
+    for proposal in found:
+        assert set(proposal.stages) == set(STAGES)
+        assert changed(snapshot, proposal)
+
+
+@each_snapshot
+def test_proposals_come_fastest_first_with_the_latency_of_their_plan(name: str) -> None:
+    snapshot, found = SNAPSHOTS[name], proposals_of(name)
+    assert [p.l_step_s for p in found] == sorted(p.l_step_s for p in found)
+    for proposal in found:
+        seconds = snapshot.cost.step_seconds(Plan(1, proposal.stages), snapshot.mean, ACTOR_GENERATION)
+        assert proposal.l_step_s == pytest.approx(seconds)
+
+
+@each_snapshot
+def test_proposals_use_usable_devices_only(name: str) -> None:
+    for proposal in proposals_of(name):
+        assert Plan(1, proposal.stages).devices <= set(SNAPSHOTS[name].usable)
+
+
+@each_snapshot
+def test_proposals_fit_in_memory_on_every_device(name: str) -> None:
+    """The placed plan, not only the one that the search looked at."""
+    snapshot = SNAPSHOTS[name]
+    for proposal in proposals_of(name):
+        peaks = predicted_peaks(Plan(1, proposal.stages), STATES, MODEL, "float32", snapshot.longest)
+        assert max(peaks.values()) <= proposal.peak_bytes <= 0.9 * snapshot.capacity_bytes
+
+
+@each_snapshot
+def test_proposals_keep_tensor_parallel_groups_inside_a_node(name: str) -> None:
+    for proposal in proposals_of(name):
+        for plan in proposal.stages.values():
+            for start in range(0, len(plan.devices), plan.layout.tp):
+                assert len({NODE_OF[device] for device in plan.devices[start : start + plan.layout.tp]}) == 1
+
+
+def test_proposals_are_as_many_as_asked_for_where_there_are_enough() -> None:
+    assert [len(propose(SNAPSHOTS["half of the pool in use"], top)) for top in (1, 3)] == [1, 3]
+
+
+def test_proposals_are_the_same_each_time() -> None:
+    assert propose(SNAPSHOTS["what is used leaves"], 2) == propose(SNAPSHOTS["what is used leaves"], 2)
+
+
+def test_pool_that_doubles_gives_proposals_that_use_it_and_are_faster() -> None:
+    snapshot = SNAPSHOTS["half of the pool in use"]
+    best = proposals_of("half of the pool in use")[0]
+    assert len(Plan(1, best.stages).devices) == 8
+    assert best.l_step_s < snapshot.l_step_s()
+    assert best.primitives.get("Extend")
+
+
+def test_pool_cut_in_half_gives_proposals_that_leave_the_lost_devices() -> None:
+    found = proposals_of("the second node leaves")
+    for proposal in found:
+        assert Plan(1, proposal.stages).devices <= {0, 1, 2, 3}
+    assert any(proposal.infeasible is None and proposal.primitives.get("Destroy") for proposal in found)
+
+
+def test_tight_memory_gives_a_proposal_that_fits_where_the_plan_in_force_does_not() -> None:
+    snapshot = SNAPSHOTS["memory is tight"]
+    assert snapshot.peak_bytes() > snapshot.usable_bytes
+    assert all(proposal.peak_bytes <= snapshot.usable_bytes for proposal in proposals_of("memory is tight"))
+    assert any(proposal.infeasible is None for proposal in proposals_of("memory is tight"))
+
+
+def test_memory_that_admits_no_plan_gives_no_proposal() -> None:
+    assert propose(replace(SNAPSHOTS["half of the pool in use"], capacity_bytes=MIB), TOP) == ()
+
+
+# --- how to get there --------------------------------------------------------------------------------------------------
+
+
+@each_snapshot
+def test_feasible_proposals_lead_to_their_plan(name: str) -> None:
+    """The units at the end are Phi of the proposed plan; each was made from units that were there, or stayed."""
+    snapshot = SNAPSHOTS[name]
+    for proposal in proposals_of(name):
+        if proposal.infeasible:
+            continue
+        targets = changed(snapshot, proposal)
+        transition = transition_to(snapshot, targets, 1)
+        alive: dict[UnitId, Emu] = {emu.unit: emu for emus in snapshot.emus.values() for emu in emus}
+        for op in transition.ops:
+            alive.update({emu.unit: emu for emu in op.makes})
+            moves = [*op.copies, *(move for x in op.exchanges for move in getattr(x, "moves", ()))]
+            for move in moves:
+                assert move.source.endpoint in alive[move.source.unit].endpoints
+                assert move.target.unit in {emu.unit for emu in op.makes}
+            for emu in op.ends:
+                del alive[emu.unit]
+        assert set(transition.result) <= set(alive.values())
+        for stage, plan in proposal.stages.items():
+            assert where(emu for emu in alive.values() if emu.stage == stage) == where(phi(plan, ENDPOINT_OF, 1)), stage
+
+
+@each_snapshot
+def test_leaving_devices_are_sources_and_never_targets(name: str) -> None:
+    """A Split may cut a unit where it is; nothing is brought to a device that leaves."""
+    snapshot = SNAPSHOTS[name]
+    leaving = {ENDPOINT_OF[device] for device in set(DEVICES) - set(snapshot.usable)}
+    for proposal in proposals_of(name):
+        if not proposal.infeasible:
+            transition = transition_to(snapshot, changed(snapshot, proposal), 1)
+            assert not leaving & {e for emu in transition.result for e in emu.endpoints}
+            for op in transition.ops:
+                if op.primitive in ("Extend", "Merge"):
+                    assert not leaving & {e for emu in op.makes for e in emu.endpoints}
+
+
+@each_snapshot
+def test_proposals_say_what_moving_costs(name: str) -> None:
+    snapshot = SNAPSHOTS[name]
+    for proposal in proposals_of(name):
+        if proposal.infeasible and proposal.infeasible[0] is Code.INFEASIBLE_ORDER:
+            continue
+        transition = transition_to(snapshot, changed(snapshot, proposal), 1)
+        assert proposal.primitives == transition.counts
+        assert proposal.bytes_moved == transition.num_bytes
+        assert proposal.l_tran_s >= snapshot.links.op_s
+        held = predicted_state(snapshot)
+        assert proposal.transition_peak_bytes >= max(held.values())
+        fits = proposal.transition_peak_bytes <= snapshot.usable_bytes
+        assert fits == (proposal.infeasible is None)
+        if proposal.infeasible:
+            assert proposal.infeasible[0] is Code.INFEASIBLE_MEMORY
+            assert "bytes" in proposal.infeasible[1]
+
+
+def predicted_state(snapshot: Snapshot) -> dict[str, int]:
+    """Bytes of state on each endpoint now."""
+    held: dict[str, int] = {}
+    for stage, emus in snapshot.emus.items():
+        for emu in emus:
+            for rank, endpoint in enumerate(emu.endpoints):
+                held[endpoint] = held.get(endpoint, 0) + STATES[stage].shard_bytes(emu.layout, rank)
+    return held
+
+
+def test_transition_that_does_not_fit_is_named_infeasible_with_its_numbers() -> None:
+    """A unit of the training state takes 5 MB, and an Extend from the only replica needs that and as much in buffers."""
+    snapshot = snapshot_of(everywhere("dp1"), capacity_bytes=64 * MIB, micro_batch=4, longest=6)
+    found = [propose(replace(snapshot, capacity_bytes=mib * MIB), TOP) for mib in (9, 10, 12, 14, 64)]
+    reasons = [p.infeasible for proposals in found for p in proposals if p.infeasible]
+    assert {code for code, _ in reasons} <= {Code.INFEASIBLE_MEMORY}
+    assert any(reasons)
+    assert all(p.infeasible is None for p in found[-1])
+
+
+# --- placement ---------------------------------------------------------------------------------------------------------
+
+
+@each_snapshot
+def test_plan_that_stays_is_placed_where_it_is(name: str) -> None:
+    snapshot = SNAPSHOTS[name]
+    for stage, plan in snapshot.plan.stages.items():
+        if set(plan.devices) <= set(snapshot.usable):
+            assert set(place(snapshot, plan).groups) == set(plan.groups), stage
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        (0, 1, 2, 3, 4, 5, 6, 7),
+        (4, 5, 6, 7, 0, 1, 2, 3),
+        (0, 2, 1, 3, 6, 4, 7, 5),
+        (7, 6, 5, 4, 3, 2, 1, 0),
+    ],
+)
+@pytest.mark.parametrize("text", ["dp8", "tp2 dp4", "tp2 pp2 dp2", "tp4 dp2", "tp4 pp2", "pp4 dp2"])
+def test_plan_that_stays_proposes_nothing_to_move_however_its_ranks_lie(text: str, devices: tuple[int, ...]) -> None:
+    snapshot = snapshot_of(everywhere("dp8") | {ACTOR_TRAINING: text}, devices={ACTOR_TRAINING: devices})
+    same = make_plan(text, stage=ACTOR_TRAINING)
+    placed = place(snapshot, replace(same, micro_batch=32))
+    assert set(placed.groups) == set(snapshot.plan.stages[ACTOR_TRAINING].groups)
+    assert transition_to(snapshot, {ACTOR_TRAINING: placed}, 1).ops == ()
+
+
+@pytest.mark.parametrize("dp", [1, 2, 3])
+def test_units_that_stay_keep_their_devices_when_replicas_go(dp: int) -> None:
+    snapshot = snapshot_of(everywhere("dp8") | {ACTOR_TRAINING: "tp2 dp4"})
+    placed = place(snapshot, make_plan(f"tp2 dp{dp}", stage=ACTOR_TRAINING))
+    assert set(placed.groups) <= set(snapshot.plan.stages[ACTOR_TRAINING].groups)
+    transition = transition_to(snapshot, {ACTOR_TRAINING: placed}, 1)
+    assert transition.counts == {"Destroy": 4 - dp}
+    assert transition.num_bytes == 0
+
+
+def test_units_that_stay_keep_their_devices_when_replicas_come() -> None:
+    snapshot = snapshot_of(everywhere("dp4") | {ACTOR_TRAINING: "tp2 dp2"}, devices={ACTOR_TRAINING: (3, 1, 5, 4)})
+    placed = place(snapshot, make_plan("tp2 dp4", stage=ACTOR_TRAINING))
+    assert {(3, 1), (5, 4)} <= set(placed.groups)
+    assert transition_to(snapshot, {ACTOR_TRAINING: placed}, 1).counts == {"Extend": 2}
+
+
+def test_replicas_that_merge_stay_on_their_devices() -> None:
+    snapshot = snapshot_of(everywhere("dp4") | {ACTOR_TRAINING: "tp2 dp4"})
+    placed = place(snapshot, make_plan("tp2 pp2 dp2", stage=ACTOR_TRAINING))
+    assert sorted(placed.devices) == list(DEVICES)
+    transition = transition_to(snapshot, {ACTOR_TRAINING: placed}, 1)
+    assert transition.counts == {"Merge": 2}
+    assert transition.num_bytes == 0
+
+
+@pytest.mark.parametrize("lost", [(6, 7), (3,), (0, 4)])
+def test_placement_avoids_devices_that_leave(lost: tuple[int, ...]) -> None:
+    usable = tuple(device for device in DEVICES if device not in lost)
+    snapshot = snapshot_of(everywhere("dp8") | {ACTOR_TRAINING: "tp2 dp4"}, usable=usable)
+    for dp in (1, 2, 3):
+        placed = place(snapshot, make_plan(f"tp2 dp{dp}", stage=ACTOR_TRAINING))
+        assert not set(placed.devices) & set(lost)
+
+
+def test_change_of_micro_batch_alone_moves_nothing() -> None:
+    snapshot = snapshot_of(everywhere("dp8"), micro_batch=4)
+    for proposal in propose(snapshot, TOP):
+        if all(plan.groups == snapshot.plan.stages[name].groups for name, plan in proposal.stages.items()):
+            assert (proposal.bytes_moved, dict(proposal.primitives)) == (0, {})
+            assert proposal.infeasible is None
+            return
+    pytest.fail("the same layouts with a larger micro-batch are faster, so they are proposed")
+
+
+# --- the snapshot ------------------------------------------------------------------------------------------------------
+
+
+def test_snapshot_predicts_latency_and_peak_of_the_plan_in_force() -> None:
+    snapshot = SNAPSHOTS["all of the pool in use"]
+    seconds = sum(snapshot.cost.stage_seconds(p, snapshot.mean) for p in snapshot.plan.stages.values())
+    assert snapshot.l_step_s() == pytest.approx(seconds + snapshot.cost.sync_seconds(8))
+    peaks = predicted_peaks(snapshot.plan, STATES, MODEL, "float32", snapshot.longest)
+    assert snapshot.peak_bytes() == max(peaks.values())
+    assert snapshot.usable_bytes == pytest.approx(0.9 * 64 * MIB)
+
+
+def test_endpoints_are_on_one_node_when_their_devices_are() -> None:
+    snapshot = SNAPSHOTS["all of the pool in use"]
+    assert snapshot.same_node("d0.0", "d3.0")
+    assert not snapshot.same_node("d3.0", "d4.0")
