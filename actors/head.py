@@ -1,6 +1,6 @@
 """The head actor: one Driver, its journal, and the loop's wait at the boundary.
 
-    boundary lane: begin, boundary [block until the release]      watch lane: feed, replan, report_death
+    boundary lane: begin, boundary, lost [block until the release]      watch lane: feed, replan
 
 It may die at any time: Ray starts it again, it recovers from its journal, and the loop asks again.
 """
@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from threading import Condition, Thread
-from typing import Any
+
+import ray
 
 from actors.completions import Completions
 from actors.ports import RayPorts
 from nereus.control.effects import News
-from nereus.control.events import BoundaryReached, EndpointDied, Event, JobStarted, PoolChanged, ReplanRequested
+from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, ReplanRequested, StepLost
 from nereus.control.phases import Idle
 from nereus.control.report import Release, StepReport
 from nereus.control.resume import pending
@@ -49,20 +50,24 @@ class HeadSpec:
     """Devices at the start."""
     pool: PoolEmulator | None
     """How the pool changes; None when it does not."""
+    loop: str
+    """The name of the job actor."""
+    planner: str
+    """The name of the planner actor."""
 
 
 class Head:
     """The controller of one job."""
 
-    def __init__(self, spec: HeadSpec, job: Any, planner: Any) -> None:
-        """`job` and `planner` are actor handles. Ray runs this again after a death, so the Driver's thread starts here."""
+    def __init__(self, spec: HeadSpec) -> None:
+        """Ray runs this again after a death, so the Driver's thread starts here."""
         self._spec = spec
         self._inbox: Queue[Event] = Queue()
         self._answer = Condition()
         self._release: Release | None = None
         self._stopped: str | None = None
         self._news: Sequence[News] = ()
-        Thread(target=self._drive, args=(job, planner), name="driver", daemon=True).start()
+        Thread(target=self._drive, name="driver", daemon=True).start()
 
     def begin(self) -> Release:
         """Start the job's devices and first units; blocks until they are there."""
@@ -72,9 +77,9 @@ class Head:
         """Report a step and wait for the release. Asking again for the same step is harmless."""
         return self._ask(BoundaryReached(report=report), report.step)
 
-    def report_death(self, endpoint: EndpointId, during: str) -> None:
-        """The loop has seen a worker die."""
-        self._inbox.put(EndpointDied(endpoint=endpoint, during=during))
+    def lost(self, endpoint: EndpointId, during: str) -> Release:
+        """The loop has seen a worker die in a step, and waits to do it again on what is left."""
+        return self._ask(StepLost(endpoint=endpoint, during=during), 0)
 
     def replan(self, command: str, dry_run: bool, forced: bool) -> None:
         """An operator's request."""
@@ -84,9 +89,10 @@ class Head:
         """What happened since the first `after` news."""
         return self._news[after:]
 
-    def _drive(self, job: Any, planner: Any) -> None:
+    def _drive(self) -> None:
         """Open the journal, recover what it holds, and take in events until the process ends."""
         config = describe(self._spec.job)
+        job, planner = ray.get_actor(self._spec.loop), ray.get_actor(self._spec.planner)
         completions = Completions(self._inbox.put)
         ports = RayPorts(config, job, planner, completions, self._on_release, self._on_stop)
         journal = Journal(self._spec.folder / JOURNAL_FILE)

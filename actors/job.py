@@ -66,15 +66,16 @@ class JobActor:
         def boundary(report: StepReport) -> Release:
             return _ask(head, "boundary", report)
 
-        loop = RlLoop(job, self._pool, self._source(), ledger, boundary, recorder)
+        def recover(lost: EndpointLost) -> Release:
+            return _ask(head, "lost", *lost.facts.values())
+
+        loop = RlLoop(job, self._pool, self._source(), ledger, boundary, recover, recorder)
         try:
             loop.run(_ask(head, "begin"))
             if job.save_weights:
                 save_weights(spec.folder / WEIGHTS_FILE, loop.weights(describe(job).states[ACTOR_TRAINING]))
-        except Exception as error:
+        except Exception:
             self._pool.abort(self._pool.actors)
-            if isinstance(error, EndpointLost):
-                head.report_death.options(concurrency_group="watch").remote(*error.facts.values())
             raise
         return SampleCounts(seen=ledger.seen, repeated=ledger.repeated, skipped=ledger.skipped)
 

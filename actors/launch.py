@@ -109,11 +109,13 @@ def launched(job: Job, folder: Path, address: str | None = None, weights: Path |
 
         rendezvous = start(Rendezvous)
         where = ray.get(rendezvous.start.remote(head_node["NodeManagerAddress"]))
-        loop = start(JobActor, JobSpec(job, nodes, where, weights, folder), lanes=JOB_LANES)
+        loop_name, planner_name = f"{folder.name}/loop", f"{folder.name}/planner"
+        loop = start(JobActor, JobSpec(job, nodes, where, weights, folder), lanes=JOB_LANES, name=loop_name)
+        start(Planner, name=planner_name)
         pool = pool_emulator(job)
         devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent) if pool is None else pool.start()
-        spec = HeadSpec(job, folder, devices, pool)
-        head = start(Head, spec, loop, start(Planner), lanes=HEAD_LANES, restarts=True)
+        spec = HeadSpec(job, folder, devices, pool, loop_name, planner_name)
+        head = start(Head, spec, lanes=HEAD_LANES, restarts=True)
         yield Launched(job, head, loop.run.options(concurrency_group="loop").remote(head))
 
 

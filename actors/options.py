@@ -27,7 +27,9 @@ def worker_options(node_id: str, *, gpu: bool) -> dict[str, Any]:
     }
 
 
-def head_options(node_id: str, lanes: dict[str, int] | None = None, *, restarts: bool = False) -> dict[str, Any]:
+def head_options(
+    node_id: str, lanes: dict[str, int] | None = None, *, name: str | None = None, restarts: bool = False
+) -> dict[str, Any]:
     """An actor of the control plane: on the head node, without a device. Calls in flight are made again after a restart."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -36,5 +38,6 @@ def head_options(node_id: str, lanes: dict[str, int] | None = None, *, restarts:
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
         "max_restarts": -1 if restarts else 0,
         "max_task_retries": -1 if restarts else 0,
+        **({"name": name} if name else {}),
         **({"concurrency_groups": lanes} if lanes else {}),
     }

@@ -26,14 +26,13 @@ ENVIRONMENT = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_worker_niceness": "0",
     "RAY_DEDUP_LOGS": "0",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""For the cluster's own processes: no usage report, no chatter on the terminal, no token on a cluster that only loopback reaches, workers at normal
+"""For the cluster's own processes: no usage report, no token on a cluster that only loopback reaches, workers at normal
 priority (pacing needs their share of the cores), and a dead node noticed in about a second."""
 
 

@@ -27,7 +27,7 @@ from nereus.rl.assemble import Piece
 from nereus.rl.endpoint import Answer, Status
 from nereus.rl.fleet import Work
 from nereus.spec.job import Job
-from nereus.transport.abort import request_abort
+from nereus.transport.abort import await_aborts, request_abort
 
 STORE_TIMEOUT_S = 30.0
 """Seconds until a request to the rendezvous fails: it answers in a millisecond, or is gone."""
@@ -113,6 +113,7 @@ class WorkerPool:
                 try:
                     results[ref] = ray.get(ref)
                 except RayActorError:
+                    self._quiet(owners, waiting)
                     raise EndpointLost(owners[ref], doing) from None
                 except RayTaskError as error:
                     cause = error.cause
@@ -121,3 +122,10 @@ class WorkerPool:
         if failure is not None:
             raise failure
         return results
+
+    def _quiet(self, owners: dict[Any, EndpointId], waiting: list[Any]) -> None:
+        """After a death: unblock the others and wait until none of them computes or moves state any more."""
+        requests = request_abort(self._store, {e for e in owners.values() if e in self._actors})
+        await_aborts(self._store, requests, ROOT_CAUSE_WAIT_S)
+        if waiting:
+            ray.wait(waiting, num_returns=len(waiting), timeout=STORE_TIMEOUT_S)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from nereus import __version__
+from nereus.api.address import DEFAULT_URL
 from nereus.errors import NereusError, UserError
 
 app = typer.Typer(
@@ -20,6 +21,8 @@ app = typer.Typer(
 )
 
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+
+Url = Annotated[str, typer.Option("--url", help="Where the job's API is; `nereus run` prints it.")]
 
 
 def _version(wanted: bool) -> None:
@@ -51,6 +54,32 @@ def run(
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the run's processes have ended\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@app.command()
+def status(
+    url: Url = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Show a running job: plan, devices, last step, last decision."""
+    from nereus.cli.status import show_status
+
+    show_status(url, as_json=as_json)
+
+
+@app.command()
+def replan(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and record, but change nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Carry out the best feasible plan even if it does not pay.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the request as one JSON object.")] = False,
+) -> None:
+    """Have a running job look at its plan again, now, and show what it decides."""
+    from nereus.cli.replan import ask_for_replan
+
+    ask_for_replan(url, dry_run=dry_run, forced=force, as_json=as_json)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ First it mirrors what happened, then it decides. The loop is released at once un
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, replace
 
 from nereus.control.carrying import Carrying, Leg, Task, advance, begin
@@ -33,6 +33,7 @@ from nereus.control.events import (
     PlanReady,
     PoolChanged,
     ReplanRequested,
+    StepLost,
 )
 from nereus.control.phases import (
     ALLOWED,
@@ -53,6 +54,7 @@ from nereus.control.state import JobState
 from nereus.cost.rates import Measurement, Rates
 from nereus.cost.work import stage_work
 from nereus.emu.plan import Plan, StagePlan
+from nereus.emu.unit import Emu
 from nereus.errors import DigestMismatch, EndpointLost, NereusError
 from nereus.layout.catalog import EndpointId
 from nereus.policy.admission import Verdict, admit
@@ -71,7 +73,9 @@ def step(state: JobState, event: Event, now_s: float) -> Result:
     if isinstance(event, BoundaryReached) and event.report.step <= state.step:
         return state, _asked_again(state)
     mirrored = _mirror(state, event)
-    after, effects = _pool(state, mirrored, event) if isinstance(event, PoolChanged) else _decide(mirrored, event, now_s)
+    after, effects = (
+        _pool(state, mirrored, event) if isinstance(event, PoolChanged) else _decide(state, mirrored, event, now_s)
+    )
     _check_change(state.phase, after.phase)
     if (after.endpoint_of, after.leaving) != (state.endpoint_of, state.leaving):
         changed = DevicesChanged(step=after.step, ready=dict(after.endpoint_of), leaving=dict(after.leaving))
@@ -94,24 +98,33 @@ def _mirror(state: JobState, event: Event) -> JobState:
             return replace(
                 state,
                 endpoint_of={**state.endpoint_of, event.device: event.endpoint},
+                starting=state.starting - {event.device},
                 flops={**state.flops, event.device: event.peak_flops},
             )
         case PoolChanged():
             return replace(
                 state,
                 endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in event.gone},
+                starting=(state.starting | set(event.arriving)).difference(event.gone, state.endpoint_of),
                 leaving={d: s for d, s in {**state.leaving, **event.leaving}.items() if d not in event.gone},
+                emus=_intact(state, {state.endpoint_of[d] for d in event.gone if d in state.endpoint_of}),
             )
-        case EndpointDied():
+        case EndpointDied() | StepLost():
             gone = {device for device, endpoint in state.endpoint_of.items() if endpoint == event.endpoint}
             return replace(
                 state,
                 endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in gone},
                 leaving={d: s for d, s in state.leaving.items() if d not in gone},
+                emus=_intact(state, {event.endpoint}),
             )
         case BoundaryReached():
             return _learn(replace(state, step=event.report.step, report=event.report))
     return state
+
+
+def _intact(state: JobState, dead: Set[EndpointId]) -> dict[str, tuple[Emu, ...]]:
+    """The EMUs of each model-stage without those that lost a rank."""
+    return {name: tuple(emu for emu in emus if not dead & set(emu.endpoints)) for name, emus in state.emus.items()}
 
 
 def _learn(state: JobState) -> JobState:
@@ -131,7 +144,7 @@ def _learn(state: JobState) -> JobState:
 # --- decide -----------------------------------------------------------------------------------------------------------
 
 
-def _decide(state: JobState, event: Event, now_s: float) -> Result:
+def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Result:
     match event, state.phase:
         case JobStarted(), Idle():
             return (
@@ -142,8 +155,8 @@ def _decide(state: JobState, event: Event, now_s: float) -> Result:
             return starting(state, event)
         case JobStarted(), _:
             return state, _asked_again(state)
-        case EndpointDied(), _:
-            return _lost(state, event.endpoint, event.during)
+        case EndpointDied() | StepLost(), _:
+            return _lost(before, state, event)
         case BoundaryReached(), Steady() | Planning() | Admitted():
             return _boundary(state, now_s)
         case PlanReady(cycle=cycle), Planning(cycle=asked) if cycle == asked:
@@ -199,9 +212,11 @@ def _triggers(state: JobState) -> tuple[Trigger, ...]:
     if state.reference is None:
         return ()
     snapshot = state.snapshot
+    # Devices that arrived together become ready one by one: the pool counts as changed when the last one is.
+    growing = bool(state.starting) and set(state.usable) >= state.reference.pool
     observed = Observed(
         response_tokens=report.response_tokens_mean,
-        pool=frozenset(state.usable),
+        pool=state.reference.pool if growing else frozenset(state.usable),
         used=state.plan.devices,
         predicted_bytes=snapshot.peak_bytes(),
         usable_bytes=snapshot.usable_bytes,
@@ -214,7 +229,8 @@ def _replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequeste
     horizons = state.horizons
     if request is None:
         for trigger in found:
-            horizons = horizons.crossed(trigger.signal, state.step)
+            if trigger.crossed:
+                horizons = horizons.crossed(trigger.signal, state.step)
     mean = state.report.response_tokens_mean if state.report else 0.0
     cycle = state.cycle + 1
     planning = Planning(
@@ -258,6 +274,9 @@ def _plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 after, effects = _begin(after, changed, admitted.reason, admitted.l_tran_s, now_s)
                 news.extend(effects)
             return after, tuple(news)
+    if planning.recovering:
+        stopped, stop = _stop(state, f"{planning.triggers[0].reason}; no plan fits what is left")
+        return stopped, (*news, *stop)
     go = (ReleaseBoundary(release=state.release),) if planning.holding else ()
     return replace(state, phase=Steady()), (*news, *go)
 
@@ -405,19 +424,40 @@ def _pool(before: JobState, state: JobState, event: PoolChanged) -> Result:
         effects.append(SpawnDevices(devices=event.arriving))
     if gone:
         effects.append(RetireEndpoints(endpoints=gone))
-    for endpoint in gone:
-        state, stop = _lost(state, endpoint, "its notice, which ran out")
-        effects.extend(stop)
+    hit = _units_on(before, gone)
+    if hit or (gone and isinstance(state.phase, Transitioning)):
+        after, more = _recover(state, f"the notice of {', '.join(gone)} ran out", hit, holding=False)
+        return after, (*effects, *more)
     return state, tuple(effects)
 
 
-def _lost(state: JobState, endpoint: EndpointId, during: str) -> Result:
-    """A process died. Nothing was on it, or its units are gone and the job stops with the reason."""
-    hit = sorted(str(emu.unit) for emu in state.bound if endpoint in emu.endpoints)
-    if not hit and not isinstance(state.phase, Transitioning):
+def _lost(before: JobState, state: JobState, event: EndpointDied | StepLost) -> Result:
+    """A process died, maybe with units on it: go on from the intact ones, or stop with the reason."""
+    hit = _units_on(before, (event.endpoint,))
+    waits = isinstance(event, StepLost)
+    if hit or isinstance(state.phase, Transitioning):
+        reason = str(EndpointLost(event.endpoint, f"{event.during} (it held {', '.join(hit) or 'no unit'})"))
+        return _recover(state, reason, hit, holding=waits)
+    if not waits:
         return state, ()
-    held = f"it held {', '.join(hit)}" if hit else "state was moving"
-    return _stop(state, str(EndpointLost(endpoint, f"{during} ({held})")))
+    if isinstance(state.phase, Planning):
+        return replace(state, phase=replace(state.phase, holding=True)), ()
+    return state, _asked_again(state)
+
+
+def _units_on(state: JobState, endpoints: tuple[EndpointId, ...]) -> list[str]:
+    return sorted(str(emu.unit) for emu in state.bound if set(endpoints) & set(emu.endpoints))
+
+
+def _recover(state: JobState, reason: str, hit: list[str], *, holding: bool) -> Result:
+    """Units are gone: ask for a plan from the intact ones at once. Without an intact copy, or half-way, the job stops."""
+    bare = [name for name, emus in state.emus.items() if not emus]
+    if bare or isinstance(state.phase, Transitioning) or not isinstance(state.phase, Steady | Planning | Admitted):
+        why = f"no intact copy of {', '.join(bare)} is left" if bare else "state was moving"
+        return _stop(state, f"{reason}; {why}")
+    after, effects = _replan(state, (Trigger(Signal.POOL, True, reason),), None)
+    assert isinstance(after.phase, Planning)
+    return replace(after, phase=replace(after.phase, holding=holding, recovering=True)), effects
 
 
 def _stop(state: JobState, reason: str) -> Result:

@@ -100,6 +100,14 @@ class EndpointDied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepLost:
+    """The loop could not finish a step, since a process died; all others are quiet, and it waits for a release."""
+
+    endpoint: EndpointId
+    during: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryReached:
     """The loop has completed a step and waits for its release."""
 
@@ -154,6 +162,7 @@ Event = (
     | DigestsTaken
     | Committed
     | EndpointDied
+    | StepLost
     | BoundaryReached
     | PoolChanged
     | PlanReady

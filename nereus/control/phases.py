@@ -47,7 +47,9 @@ class Planning:
     forced: bool = False
     dry_run: bool = False
     holding: bool = False
-    """Whether the loop waits at the boundary for the answer: the plan in force would not survive another step."""
+    """Whether the loop waits for the answer: the plan in force would not survive another step."""
+    recovering: bool = False
+    """Whether units are gone, so that the job stops if no plan is found."""
 
     @property
     def is_urgent(self) -> bool:
@@ -117,7 +119,8 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
     },
     Admitted: {
         Transitioning: "the boundary was reached and the snapshot still holds",
-        Planning: "the pool or the units have changed since the decision",
+        Steady: "the pool or the units have changed since the decision",
+        Planning: "the pool or the units have changed, and a signal crossed",
         Stopped: "the last copy of a model-stage is gone",
     },
     Joining: {Transitioning: "all devices are ready", Stopped: "a worker did not start"},

@@ -47,6 +47,8 @@ class JobState:
     emus: Mapping[str, tuple[Emu, ...]] = field(default_factory=dict)
     endpoint_of: Mapping[DeviceId, EndpointId] = field(default_factory=dict)
     """Devices that are ready, and who serves them."""
+    starting: frozenset[DeviceId] = frozenset()
+    """Devices that have arrived and are not ready yet."""
     leaving: Mapping[DeviceId, int] = field(default_factory=dict)
     """Devices that go, and the step after which they are gone."""
     flops: Mapping[DeviceId, float] = field(default_factory=dict)

@@ -23,8 +23,15 @@ UNSEEN_FLOOR_S = 2e-3
 """Seconds per call for a class that was never measured, on a device of 0.15 of a core: a layer's forward dispatches 25
 operations of about 10 us of CPU each. Faster devices are corrected by the first measurements."""
 
-PRIOR_WEIGHT = 0.3
-"""How strongly the prior holds against one measurement: the first ones count, a single odd one does not rule."""
+PRIOR_WEIGHT = 0.05
+"""How strongly the prior holds against one measurement: enough to divide the time of a single plan, no more."""
+
+TOLERANCES = (3.0, 1.5, 1.25, 1.25)
+"""How far from what is expected a measurement is taken at its word, pass by pass: one that is ten times off (a step that
+was disturbed, a clock that was read wrongly) must not move the fit, and a new level must not be taken for that."""
+
+DISBELIEF = 0.05
+"""Weight of a measurement beyond the first tolerance, as long as most are within it."""
 
 WINDOW = 24
 """Measurements of a class that are remembered: a drift is followed within a few steps."""
@@ -118,7 +125,14 @@ def _fit(window: list[Measurement], peak_flops: float) -> ClassRate:
     seconds = np.array([max(m.seconds - message_seconds(m.work, *m.group_sizes), 0.05 * m.seconds) for m in window])
     prior = np.array([UNSEEN_FLOOR_S, 1.0 / UNSEEN_EFFICIENCY])
     prior *= float(np.median(seconds / (rows @ prior)))
-    weighted = np.vstack([rows / seconds[:, None], np.diag(PRIOR_WEIGHT / prior)])
-    wanted = np.concatenate([np.ones(len(window)), np.full(2, PRIOR_WEIGHT)])
-    (floor_s, inverse), _ = nnls(weighted, wanted)
+    rate = prior
+    for tolerance in TOLERANCES:
+        expected = rows @ rate
+        heard = np.clip(seconds, expected / tolerance, expected * tolerance)
+        believed = np.abs(np.log(seconds / expected)) <= np.log(TOLERANCES[0])
+        weight = np.where(believed | (believed.sum() < len(window) / 2), 1.0, DISBELIEF)
+        weighted = np.vstack([rows / heard[:, None] * weight[:, None], np.diag(PRIOR_WEIGHT / prior)])
+        wanted = np.concatenate([weight, np.full(2, PRIOR_WEIGHT)])
+        rate, _ = nnls(weighted, wanted)
+    floor_s, inverse = rate
     return ClassRate(float(floor_s), 1.0 / max(float(inverse), 1e-9), len(window))

@@ -34,7 +34,7 @@ class CostModel:
     def sync_seconds(self, replicas: int) -> float:
         """Predicted seconds of a weight sync to `replicas` generation EMUs: every replica's parameters over shared links."""
         size = parameter_count(self.model, Layout(), 0) * ITEM_BYTES[self.dtype]
-        return reduce_latency_s(2) + replicas * size / BANDWIDTH_BYTES_S / 2
+        return reduce_latency_s(2) + replicas * size / BANDWIDTH_BYTES_S
 
     def step_seconds(self, plan: Plan, batch: Batch, generates: str) -> float:
         """L_step: predicted seconds of one RL step."""

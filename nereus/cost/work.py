@@ -95,7 +95,7 @@ def _passes(stage: StagePlan, model: ModelShape, dtype: str, batch: Batch, *, tr
         hops=slots * (2 if trains else 1) if layout.pp > 1 else 0,
         hop_bytes=hidden_bytes,
         gradient_reduces=updates if trains and stage.dp > 1 else 0,
-        gradient_bytes=parameter_count(model, layout, 0) * item,
+        gradient_bytes=max(parameter_count(model, layout, p) for p in range(layout.pp)) * item,
     )
 
 

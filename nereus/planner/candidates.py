@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from nereus.cost.memory import stage_footprint
 from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
+from nereus.layout.tensors import Kind
 from nereus.planner.request import SearchRequest
 
 
@@ -78,21 +79,28 @@ def _candidate(request: SearchRequest, plan: StagePlan) -> Candidate:
 
 def _legal(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
     """Powers of two for TP and PP, as is common practice; any DP degree for which the batch divides."""
-    model, pool = request.cost.model, len(request.devices)
-    for tp in _powers_of_two(min(pool, request.smallest_node)):
+    model, pool, updates = request.cost.model, len(request.devices), _updates(request, stage)
+    for tp in _powers_of_two(pool):
         divides_kv = model.num_kv_heads % tp == 0 or tp % model.num_kv_heads == 0
         if model.num_heads % tp or not divides_kv:
             continue
         for pp in _powers_of_two(pool // tp):
             if pp > model.num_layers or (pp > 1 and stage == request.generates):
                 continue
-            for dp in range(1, pool // (tp * pp) + 1):
-                if request.longest.sequences % (dp * request.longest.updates) == 0:
+            for dp in range(1, request.tp_groups(tp) // pp + 1):
+                wanted = request.shapes.get(stage, (Layout(tp, pp), dp))
+                if wanted == (Layout(tp, pp), dp) and request.longest.sequences % (dp * updates) == 0:
                     yield from _with_micro_batches(request, stage, Layout(tp, pp), dp)
 
 
+def _updates(request: SearchRequest, stage: str) -> int:
+    """Updates that divide the sequences of a model-stage: only training works on a part of the step at a time."""
+    trains = any(tensor.kind is Kind.EXP_AVG for tensor in request.states[stage].tensors)
+    return request.longest.updates if trains else 1
+
+
 def _with_micro_batches(request: SearchRequest, stage: str, layout: Layout, dp: int) -> Iterator[StagePlan]:
-    rows = request.longest.sequences // (dp * request.longest.updates)
+    rows = request.longest.sequences // (dp * _updates(request, stage))
     devices = tuple(range(layout.size * dp))
     for micro_batch in sorted({min(size, rows) for size in request.micro_batches}):
         yield StagePlan(stage, layout, dp, devices, micro_batch)

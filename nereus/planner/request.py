@@ -9,6 +9,7 @@ from nereus.cost.batch import Batch
 from nereus.cost.step import CostModel
 from nereus.emu.plan import DeviceId, StagePlan
 from nereus.layout.catalog import StateSpec
+from nereus.layout.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,17 @@ class SearchRequest:
     """Sequences that go through a model together, to choose from."""
     pinned: Mapping[str, StagePlan] = field(default_factory=dict)
     """Model-stages that stay as they are."""
+    shapes: Mapping[str, tuple[Layout, int]] = field(default_factory=dict)
+    """Model-stages of which only this layout and DP degree are looked at, with any micro-batch."""
 
     @property
     def usable_bytes(self) -> float:
         """Memory of one device that a plan may fill."""
         return self.capacity_bytes * (1 - self.headroom)
 
-    @property
-    def smallest_node(self) -> int:
-        """Devices of the pool on its smallest node: the largest TP group that fits inside any node."""
+    def tp_groups(self, tp: int) -> int:
+        """How many TP groups of this size fit inside nodes of the pool."""
         counts: dict[int, int] = {}
         for device in self.devices:
             counts[self.node_of[device]] = counts.get(self.node_of[device], 0) + 1
-        return min(counts.values(), default=0)
+        return sum(count // tp for count in counts.values())

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from nereus.emu.plan import Plan
-from nereus.planner.candidates import Candidate, candidates, frontier
+from nereus.planner.candidates import Candidate, candidates
 from nereus.planner.request import SearchRequest
 
 
@@ -52,28 +52,24 @@ class _Partial:
 
 def search(request: SearchRequest, top: int = 1) -> tuple[Choice, ...]:
     """The `top` best plans that differ in some layout or DP degree, fastest first; empty when none fits."""
-    stages = sorted(request.states)
-    tables = [_best_by_shape(candidates(request, stage)) for stage in stages]
-    if top == 1:
-        tables = [frontier(table) for table in tables]
+    tables = [candidates(request, stage) for stage in sorted(request.states)]
     found: dict[tuple[tuple[str, str, int], ...], Choice] = {}
     for bound in sorted({c.live_bytes for table in tables for c in table}):
-        allowed = [[c for c in table if c.live_bytes <= bound] for table in tables]
-        room = request.usable_bytes - bound
-        for partial in _fold(allowed, room, top):
-            choice = _choice(request, partial)
+        allowed = [_fastest_by_shape([c for c in table if c.live_bytes <= bound]) for table in tables]
+        for partial in _fold(request, allowed, request.usable_bytes - bound, top):
+            choice = _choice(partial)
             known = found.get(choice.shape)
             if known is None or _rank(choice) < _rank(known):
                 found[choice.shape] = choice
     return tuple(islice(sorted(found.values(), key=_rank), top))
 
 
-def _fold(tables: Sequence[Sequence[Candidate]], room: float, top: int) -> list[_Partial]:
+def _fold(request: SearchRequest, tables: Sequence[Sequence[Candidate]], room: float, top: int) -> list[_Partial]:
     """The `top` fastest combinations whose states fit in `room`, by dynamic programming over the model-stages."""
     partials = [_Partial(0, 0.0, ())]
     for table in tables:
         grown = [
-            _Partial(p.state_bytes + c.state_bytes, p.seconds + c.seconds, (*p.chosen, c))
+            _Partial(p.state_bytes + c.state_bytes, p.seconds + _seconds(request, c), (*p.chosen, c))
             for p in partials
             for c in table
             if p.state_bytes + c.state_bytes <= room
@@ -95,21 +91,23 @@ def _skyline(partials: list[_Partial], depth: int) -> list[_Partial]:
     return kept
 
 
-def _best_by_shape(found: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-    """Of each layout and DP degree, the micro-batches that are not dominated."""
-    groups: dict[tuple[object, int], list[Candidate]] = {}
+def _seconds(request: SearchRequest, candidate: Candidate) -> float:
+    """What a candidate adds to the step: its latency, and for generation the weight sync to its replicas."""
+    sync = request.cost.sync_seconds(candidate.plan.dp) if candidate.plan.stage == request.generates else 0.0
+    return candidate.seconds + sync
+
+
+def _fastest_by_shape(found: Sequence[Candidate]) -> list[Candidate]:
+    """Of each layout and DP degree the fastest micro-batch: the state is the same, and all are within the bound."""
+    best: dict[tuple[object, int], Candidate] = {}
     for candidate in found:
-        groups.setdefault((candidate.plan.layout, candidate.plan.dp), []).append(candidate)
-    return tuple(c for group in groups.values() for c in frontier(tuple(group)))
+        best.setdefault((candidate.plan.layout, candidate.plan.dp), candidate)
+    return list(best.values())
 
 
-def _choice(request: SearchRequest, partial: _Partial) -> Choice:
-    replicas = next(c.plan.dp for c in partial.chosen if c.plan.stage == request.generates)
-    return Choice(
-        partial.chosen,
-        partial.seconds + request.cost.sync_seconds(replicas),
-        partial.state_bytes + max(c.live_bytes for c in partial.chosen),
-    )
+def _choice(partial: _Partial) -> Choice:
+    peak = partial.state_bytes + max(c.live_bytes for c in partial.chosen)
+    return Choice(partial.chosen, partial.seconds, peak)
 
 
 def _rank(choice: Choice) -> tuple[float, int, tuple[tuple[str, str, int], ...]]:

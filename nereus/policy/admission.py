@@ -67,6 +67,6 @@ def admit(
     numbers = (
         f"moving takes {l_tran_s:.2f} s and saves {delta:.2f} s a step: paid back in {payback:.2f} of {allowed:.2f} steps"
     )
-    if payback <= allowed:
+    if gamma > 0 and payback <= allowed:
         return verdict(Code.ADMITTED, numbers)
     return verdict(Code.REJECTED_PAYBACK, numbers)

@@ -8,7 +8,7 @@ Pure: this is what the planner process runs. The decision itself, admit or not, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nereus.cost.batch import Batch
 from nereus.cost.memory import predicted_peaks
@@ -86,7 +86,10 @@ class Proposal:
 
 
 def propose(snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
-    """The best `top` plans on the usable devices, fastest first; the plan in force is left out."""
+    """The best `top` plans on the usable devices without the one in force, fastest first.
+
+    If none of them can be reached, one more that moves nothing.
+    """
     request = SearchRequest(
         states=snapshot.states,
         generates=snapshot.generates,
@@ -99,8 +102,15 @@ def propose(snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
         mean=snapshot.mean,
         longest=snapshot.longest,
     )
-    proposals = (_proposal(snapshot, choice) for choice in search(request, top + 1))
-    return tuple(p for p in proposals if p is not None)[:top]
+    # The layouts in force with other micro-batches move nothing, so they may fit where no transition does.
+    shapes = {name: (plan.layout, plan.dp) for name, plan in snapshot.plan.stages.items()}
+    choices = (*search(request, top + 1), *search(replace(request, shapes=shapes)))
+    proposals = [p for p in (_proposal(snapshot, choice) for choice in choices) if p is not None]
+    ranked = sorted({str(p.stages): p for p in proposals}.values(), key=lambda p: p.l_step_s)
+    best = tuple(ranked[:top])
+    if any(p.infeasible is None for p in best):
+        return best
+    return (*best, *[p for p in ranked[top:] if not p.primitives and p.infeasible is None][:1])
 
 
 def _proposal(snapshot: Snapshot, choice: Choice) -> Proposal | None:
@@ -154,16 +164,19 @@ def place(snapshot: Snapshot, plan: StagePlan) -> StagePlan:
     rest = [device for device in snapshot.usable if device not in whole]
     devices = [*whole, *rest][: len(plan.devices)]
     device_of = {endpoint: device for device, endpoint in snapshot.endpoint_of.items()}
-    return arrange(
-        snapshot.emus[plan.stage],
-        plan.stage,
-        plan.layout,
-        plan.dp,
-        devices,
-        device_of,
-        snapshot.node_of,
-        plan.micro_batch,
-    )
+    layout, node_of = plan.layout, snapshot.node_of
+    placed = arrange(snapshot.emus[plan.stage], plan.stage, layout, plan.dp, devices, device_of, node_of, plan.micro_batch)
+    if len(whole) >= len(devices) and _crosses_nodes(placed, node_of):
+        # Residency would tear a TP group apart: whole groups node by node instead, which the search has counted.
+        return replace(placed, devices=tuple(sorted(whole[: len(devices)], key=lambda d: (node_of[d], d))))
+    return placed
+
+
+def _crosses_nodes(plan: StagePlan, node_of: Mapping[DeviceId, int]) -> bool:
+    """Whether some TP group has devices on more than one node."""
+    tp = plan.layout.tp
+    groups = (plan.devices[i : i + tp] for i in range(0, len(plan.devices), tp))
+    return any(len({node_of[device] for device in group}) > 1 for group in groups)
 
 
 def _differs(target: StagePlan, current: StagePlan) -> bool:

@@ -48,6 +48,8 @@ class Trigger:
     """Whether the current plan cannot go on: payback is then waived."""
     reason: str
     """One sentence with the numbers."""
+    crossed: bool = True
+    """Whether the signal crossed now; an urgent cause that lasts triggers again without crossing again."""
 
 
 def triggers(observed: Observed, reference: Reference, delta_length: float = DELTA_LENGTH) -> tuple[Trigger, ...]:
@@ -58,12 +60,13 @@ def triggers(observed: Observed, reference: Reference, delta_length: float = DEL
 
 
 def _pool(observed: Observed, reference: Reference) -> Trigger | None:
-    if observed.pool == reference.pool:
-        return None
+    changed = observed.pool != reference.pool
     lost = observed.used - observed.pool
+    if not changed and not lost:
+        return None
     change = f"the pool went from {len(reference.pool)} to {len(observed.pool)} devices"
     if lost:
-        return Trigger(Signal.POOL, True, f"{change}; the plan uses {sorted(lost)}, which leave")
+        return Trigger(Signal.POOL, True, f"{change}; the plan uses {sorted(lost)}, which leave", changed)
     return Trigger(Signal.POOL, False, change)
 
 
@@ -80,7 +83,7 @@ def _length(observed: Observed, reference: Reference, delta: float) -> Trigger |
     if reference.response_tokens <= 0:
         return None
     change = observed.response_tokens / reference.response_tokens - 1
-    if abs(change) <= delta:
+    if abs(observed.response_tokens - reference.response_tokens) <= delta * reference.response_tokens:
         return None
     lengths = f"{reference.response_tokens:.1f} to {observed.response_tokens:.1f} tokens"
     return Trigger(Signal.LENGTH, False, f"responses went from {lengths} ({change:+.0%})")

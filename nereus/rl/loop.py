@@ -18,6 +18,7 @@ import torch
 
 from nereus.control.report import Release, StepReport
 from nereus.emu.unit import Emu
+from nereus.errors import EndpointLost
 from nereus.layout.catalog import StateSpec
 from nereus.layout.tensors import Kind
 from nereus.rl.assemble import assemble
@@ -34,6 +35,9 @@ from nereus.spec.stages import ACTOR_TRAINING, REFERENCE_INFERENCE
 
 Boundary = Callable[[StepReport], Release]
 """Reports a step and blocks until the loop may go on."""
+
+Recover = Callable[[EndpointLost], Release]
+"""Tells of a death and blocks until there is a plan on what is left. Raises when there is none."""
 
 
 @dataclass(slots=True)
@@ -57,6 +61,17 @@ class StepClock:
             self.declared_s += answer.pace.declared_s
 
 
+@dataclass(slots=True)
+class Progress:
+    """What of a step is complete, so that only the rest is done again after a death."""
+
+    rollout: Rollout | None = None
+    reference: torch.Tensor | None = None
+    prepared: list[Prepared] = field(default_factory=list)
+    """One per applied update."""
+    is_done: bool = False
+
+
 class RlLoop:
     """Runs the steps of a job on a fleet; everything that decides where they run is on the other side of `boundary`."""
 
@@ -67,33 +82,62 @@ class RlLoop:
         source: RolloutSource,
         ledger: SampleLedger,
         boundary: Boundary,
+        recover: Recover,
         recorder: RolloutRecorder | None = None,
     ) -> None:
         self._job, self._fleet, self._source = job, fleet, source
-        self._ledger, self._boundary, self._recorder = ledger, boundary, recorder
+        self._ledger, self._boundary, self._recover, self._recorder = ledger, boundary, recover, recorder
         self._updates = 0
         self._used: tuple[SampleId, ...] = ()
         self._release: Release | None = None
 
     def run(self, release: Release) -> None:
-        """All steps of the job from the first release on."""
+        """All steps of the job from the first release on. Raises EndpointLost only when the controller cannot recover."""
         clock = StepClock()
         for step in range(1, self._job.steps + 1):
-            began = time.perf_counter()
-            rollout = self._rollout(step, release, clock)
-            prepared = self._train(step, rollout, release, clock)
-            report = self._report(step, rollout, prepared, clock, release, time.perf_counter() - began)
-            release = self._release = self._boundary(report)
+            began, progress = time.perf_counter(), Progress()
+            while not progress.is_done:
+                try:
+                    self._step(step, progress, release, clock)
+                    report = self._report(step, progress, clock, release, time.perf_counter() - began)
+                except EndpointLost as lost:
+                    release = self._recover(lost)
+            release = self._boundary(report)
             clock = StepClock()
-            with clock.timing("weight_sync"):
-                self._fleet.sync(release)
+            release = self._sync(release, clock)
             self._ledger.commit(step, self._used)
+        self._release = release
+
+    def _sync(self, release: Release, clock: StepClock) -> Release:
+        """Carry the new weights to generation; the release that it succeeded on."""
+        while True:
+            try:
+                with clock.timing("weight_sync"):
+                    self._fleet.sync(release)
+            except EndpointLost as lost:
+                release = self._recover(lost)
+            else:
+                return release
 
     def weights(self, state: StateSpec) -> dict[str, torch.Tensor]:
         """The trained parameters after the last step, whole and by name."""
         assert self._release is not None, "no step has run"
         first = self._release.emus[ACTOR_TRAINING][0]
         return assemble(state, self._fleet.read(first, Kind.PARAMETER), Kind.PARAMETER)
+
+    def _step(self, step: int, progress: Progress, release: Release, clock: StepClock) -> None:
+        """What is left of a step: rollout, reference, and every update that is not applied yet."""
+        if progress.rollout is None:
+            progress.rollout = self._rollout(step, release, clock)
+        if progress.reference is None:
+            with clock.timing(REFERENCE_INFERENCE):
+                micro_batch = release.plan.stages[REFERENCE_INFERENCE].micro_batch
+                progress.reference = self._score(progress.rollout, release, micro_batch, clock)
+        with clock.timing(ACTOR_TRAINING):
+            for number, rows in enumerate(shares(len(progress.rollout.tokens), self._job.grpo.updates_per_step)):
+                if number >= len(progress.prepared):
+                    self._update(step, progress, rows, release, clock)
+        progress.is_done = True
 
     def _rollout(self, step: int, release: Release, clock: StepClock) -> Rollout:
         prompts = self._ledger.lease(step, self._job.workload.prompts_per_step)
@@ -106,37 +150,35 @@ class RlLoop:
         self._used = self._ledger.used(rollout.sample_ids[::each] // each, rollout.prompt_index[::each])
         return rollout
 
-    def _train(self, step: int, rollout: Rollout, release: Release, clock: StepClock) -> list[Prepared]:
-        job, plan = self._job, release.plan.stages
-        with clock.timing(REFERENCE_INFERENCE):
-            reference = self._score(rollout, release, plan[REFERENCE_INFERENCE].micro_batch, clock)
+    def _update(self, step: int, progress: Progress, rows: slice, release: Release, clock: StepClock) -> None:
+        """One optimizer update on one minibatch of the step's rows."""
+        job, rollout, reference = self._job, progress.rollout, progress.reference
+        assert rollout is not None
+        assert reference is not None
+        emus, micro_batch = release.emus[ACTOR_TRAINING], release.plan.stages[ACTOR_TRAINING].micro_batch
         advantages = group_advantages(rollout.rewards, job.workload.samples_per_prompt, job.grpo.advantage_eps)
         advantages = advantages.to(reference.dtype)
-        emus, micro_batch = release.emus[ACTOR_TRAINING], plan[ACTOR_TRAINING].micro_batch
-        prepared: list[Prepared] = []
-        with clock.timing(ACTOR_TRAINING):
-            for rows in shares(len(rollout.tokens), job.grpo.updates_per_step):
-                tokens = int(rollout.response_length[rows].sum())
-                parts = [slice(rows.start + s.start, rows.start + s.stop) for s in shares(rows.stop - rows.start, len(emus))]
-                requests: list[Request] = [
-                    Accumulate(
-                        rollout.rows(part.start, part.stop),
-                        advantages[part],
-                        reference[part],
-                        tokens,
-                        micro_batch,
-                        job.grpo,
-                        job.workload.temperature,
-                    )
-                    for part in parts
-                ]
-                found = [r for r in self._run(release, emus, requests, clock) if isinstance(r, Prepared)]
-                self._updates += 1
-                position = (step - 1) * len(rollout.tokens) + rows.stop
-                apply = Apply(self._updates, step, position, found[0].grad_norm, job.optimizer)
-                self._run(release, emus, [apply] * len(emus), clock)
-                prepared.append(_total(found))
-        return prepared
+        tokens = int(rollout.response_length[rows].sum())
+        parts = [slice(rows.start + s.start, rows.start + s.stop) for s in shares(rows.stop - rows.start, len(emus))]
+        requests: list[Request] = [
+            Accumulate(
+                rollout.rows(part.start, part.stop),
+                advantages[part],
+                reference[part],
+                tokens,
+                micro_batch,
+                job.grpo,
+                job.workload.temperature,
+            )
+            for part in parts
+        ]
+        found = [r for r in self._run(release, emus, requests, clock) if isinstance(r, Prepared)]
+        update, position = self._updates + 1, (step - 1) * len(rollout.tokens) + rows.stop
+        apply = Apply(update, step, position, found[0].grad_norm, job.optimizer)
+        # From here on the update counts: apply has no collective, so whoever lives has applied it when others die.
+        self._updates = update
+        progress.prepared.append(_total(found))
+        self._run(release, emus, [apply] * len(emus), clock)
 
     def _score(self, rollout: Rollout, release: Release, micro_batch: int, clock: StepClock) -> torch.Tensor:
         """Log-probabilities [n, T] of the responses under the reference."""
@@ -156,9 +198,9 @@ class RlLoop:
         clock.note(answers)
         return [next((a.result for a in unit if a.result is not None), None) for unit in answers]
 
-    def _report(
-        self, step: int, rollout: Rollout, prepared: list[Prepared], clock: StepClock, release: Release, step_s: float
-    ) -> StepReport:
+    def _report(self, step: int, progress: Progress, clock: StepClock, release: Release, step_s: float) -> StepReport:
+        rollout, prepared = progress.rollout, progress.prepared
+        assert rollout is not None
         lengths = rollout.response_length
         return StepReport(
             step=step,

@@ -18,13 +18,13 @@ from nereus.transition.ops import AllGather, GroupKey, Op, Transition
 class LinkRates:
     """How fast state moves and groups are made."""
 
-    wire_bytes_s: float = 0.6e9
-    """Between two endpoints, packing included: a third of what Gloo alone reaches, since pairs share cores."""
+    wire_bytes_s: float = 0.4e9
+    """Between two endpoints, packing included: a fifth of what Gloo alone reaches, since all pairs share the cores."""
     copy_bytes_s: float = 1.2e9
     """Into fresh memory on one endpoint."""
-    op_s: float = 0.02
+    op_s: float = 0.03
     """Fixed seconds of an operation: submitting, waking, answering."""
-    group_s: float = 0.008
+    group_s: float = 0.012
     """Seconds per member to make a communicator."""
     scale: float = 1.0
     """Measured over predicted, from the transitions so far."""

@@ -2,7 +2,7 @@
 
 Written from the paper and the design, not from the code. It shares with the search only what a candidate costs:
 
-    TP a power of two inside the smallest node that divides the heads, kv heads divide TP or the reverse
+    TP a power of two that divides the heads, kv heads divide TP or the reverse; all TP groups fit inside nodes
     PP a power of two, at most the layers; 1 for the model-stage that generates      DP divides the batch
     tp * pp * dp within the pool
     the first device carries all: sum of states + the largest live <= capacity * (1 - headroom), fullest rank of each
@@ -19,6 +19,7 @@ from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
 from nereus.planner import candidates as room
 from nereus.planner.request import SearchRequest
+from nereus.spec.stages import ACTOR_TRAINING
 
 Shape = tuple[tuple[str, int, int, int], ...]
 """(model-stage, tp, pp, dp) of all model-stages."""
@@ -68,19 +69,20 @@ def brute_force(request: SearchRequest) -> list[Best]:
 
 def _legal_plans(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
     model, batch, pool = request.cost.model, request.longest, len(request.devices)
-    smallest_node = min(Counter(request.node_of[device] for device in request.devices).values())
+    nodes = Counter(request.node_of[device] for device in request.devices).values()
+    updates = batch.updates if stage == ACTOR_TRAINING else 1
     powers = [2**exponent for exponent in range(12)]
     for tp, pp, dp in itertools.product(powers, powers, range(1, pool + 1)):
         legal = (
             tp * pp * dp <= pool
-            and tp <= smallest_node
+            and pp * dp <= sum(node // tp for node in nodes)
             and model.num_heads % tp == 0
             and (model.num_kv_heads % tp == 0 or tp % model.num_kv_heads == 0)
             and pp <= (1 if stage == request.generates else model.num_layers)
-            and batch.sequences % (dp * batch.updates) == 0
+            and batch.sequences % (dp * updates) == 0
         )
         if legal:
-            rows = batch.sequences // (dp * batch.updates)
+            rows = batch.sequences // (dp * updates)
             for micro_batch in {min(size, rows) for size in request.micro_batches}:
                 yield StagePlan(stage, Layout(tp, pp), dp, tuple(range(tp * pp * dp)), micro_batch)
 

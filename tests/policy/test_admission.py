@@ -57,7 +57,6 @@ def test_margin_of_zero_admits_only_urgent_transitions(current: float, target: f
     assert admit(current, target, costs, horizon, urgent=True, gamma=0).code is Code.ADMITTED_URGENT
 
 
-@pytest.mark.xfail(strict=True, reason="with gamma 0 a transition that is predicted to cost nothing pays in 0 <= 0 steps")
 def test_margin_of_zero_rejects_a_transition_that_costs_nothing() -> None:
     """ "Setting gamma = 0 admits only urgent transitions" (paper, section 4.3)."""
     assert not verdict(costs=0.0, gamma=0).is_admitted

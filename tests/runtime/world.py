@@ -1,4 +1,4 @@
-"""A job and its endpoints in one process, on numpy shards: EndpointPort, JobPort and FactSource for the runtime's tests.
+"""A job, its endpoints and its planner in one process: EndpointPort, JobPort and PlannerPort for the runtime's tests.
 
     verb -> log, and one pending fact per endpoint -> next_fact delivers them in any order -> the last one of an op moves
 
@@ -8,42 +8,48 @@ what has not landed, and the interpreter refuses that. Faults are a script, coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 
-from nereus.emu.digest import BoxDigest, Sums
-from nereus.emu.plan import DeviceId
-from nereus.emu.unit import Emu
-from nereus.errors import StaleUnitError
-from nereus.layout.box import Box
-from nereus.layout.catalog import EndpointId, StateSpec, UnitId
-from nereus.layout.dense import layer_name
-from nereus.layout.tensors import Kind, TensorRef
-from nereus.runtime.facts import (
+from nereus.control.events import (
     Committed,
     DeviceReady,
     DigestsTaken,
     EndpointDied,
-    Fact,
+    Event,
     Installed,
     OpCompleted,
     OpFailed,
+    PlanReady,
     Seeded,
 )
-from nereus.runtime.ports import JobDescription
-from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
-from nereus.transition.ops import COMPUTE, AllGather, Exchange, GroupKey, Op, Program
-from tests.builders import Values, make_model, make_state
-from tests.transition.interpreter import Interpreter, at, cut_afresh
+from nereus.control.report import Release
+from nereus.control.state import JobConfig
+from nereus.emu.digest import BoxDigest, Sums
+from nereus.emu.plan import DeviceId
+from nereus.emu.unit import Emu
+from nereus.layout.box import Box
+from nereus.layout.catalog import EndpointId, UnitId
+from nereus.layout.tensors import Kind, TensorRef
+from nereus.policy.proposal import Snapshot, propose
+from nereus.transition.ops import AllGather, Exchange, GroupKey, Op, Program
+from tests.builders import Values, global_values, rank_masks
+from tests.transition.interpreter import Interpreter, at
 
 SETUP_S = 0.25
 """What an endpoint says that making its communicators took, times the number of its device plus one."""
 
 PEAK_BYTES = 1000
 """What an endpoint says that the peak of its memory was, times the number of its device plus one."""
+
+PEAK_FLOPS = 1e11
+"""What an endpoint says that its core reaches, less a little for each device."""
+
+FACT_S = 0.005
+"""Virtual seconds from one fact to the next."""
 
 
 class Faults:
@@ -62,11 +68,6 @@ class Faults:
     def lose(self, endpoint: EndpointId, at: str) -> Faults:
         """The endpoint's process dies instead of answering."""
         self._planned[endpoint, at] = "lose"
-        return self
-
-    def silence(self, endpoint: EndpointId, at: str) -> Faults:
-        """The answer never comes."""
-        self._planned[endpoint, at] = "silence"
         return self
 
     def corrupt(self, primitive: str, ref: TensorRef) -> Faults:
@@ -103,80 +104,128 @@ class _Endpoint:
 
 
 class World:
-    """All ports of one job. `shards[stage]` are the units as they stand; `log` is every call and every delivered fact."""
+    """All ports of one job. `shards[stage]` are the units as they stand; `log` is every call and every delivered fact.
 
-    def __init__(self, *, faults: Faults | None = None, order: Random | None = None, states: Mapping[str, StateSpec] = {}):
-        self.states = dict(states) or {
-            ACTOR_GENERATION: small_state(),
-            REFERENCE_INFERENCE: small_state(),
-            ACTOR_TRAINING: small_state(optimizer=True),
-        }
-        self.faults = faults or Faults()
-        self.shards = {stage: Interpreter(state, ()) for stage, state in self.states.items()}
+    Without `holds_values` units are names only: operations finish, digests count elements, and nothing is computed.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        *,
+        faults: Faults | None = None,
+        order: Random | None = None,
+        plan_boundaries: int = 0,
+        holds_values: bool = True,
+    ) -> None:
+        """`plan_boundaries`: after how many boundaries the planner's answer comes; 0 is at once."""
+        self.config, self.faults, self.holds_values = config, faults or Faults(), holds_values
+        self.shards = {stage: Interpreter(state, ()) for stage, state in config.states.items()}
+        self.values = {stage: global_values(state) if holds_values else {} for stage, state in config.states.items()}
+        """What the logical state of each model-stage should be."""
         self.endpoints: dict[EndpointId, _Endpoint] = {}
         self.bound: tuple[Emu, ...] = ()
-        self.log: list[Call | Fact] = []
+        self.log: list[Call | Event] = []
         self.dead: set[EndpointId] = set()
-        self._order = order
-        self._pending: list[Fact] = []
+        self.released: Release | None = None
+        self.stopped: str | None = None
+        self.boundary = 0
+        self.now_s = 1000.0
+        self._order, self._plan_boundaries = order, plan_boundaries
+        self._pending: list[Event] = []
+        self._planned: tuple[int, PlanReady] | None = None
         self._running: dict[str, tuple[Op, set[EndpointId]]] = {}
+        self._done: set[str] = set()
         self._births: dict[DeviceId, int] = {}
 
     # What tests ask
 
+    def clock(self) -> float:
+        return self.now_s
+
     def calls(self, verb: str) -> list[object]:
         """What a verb was called about, in order."""
         return [entry.about for entry in self.log if isinstance(entry, Call) and entry.verb == verb]
-
-    def hold(self, emus: Iterable[Emu]) -> None:
-        """Place complete units, and the endpoints that they need."""
-        for emu in emus:
-            self.shards[emu.stage].shards.update(cut_afresh(self.states[emu.stage], [emu]))
-            self.endpoints.update({e: _Endpoint() for e in emu.endpoints if e not in self.endpoints})
 
     def units(self) -> set[tuple[EndpointId, UnitId]]:
         """Which endpoint holds a part of which unit."""
         return {key for stage in self.shards.values() for key in stage.shards}
 
     def wrong(self, emus: Iterable[Emu]) -> list[str]:
-        """The shards of these units that are not those of the global values, cut afresh."""
+        """The shards of these units that are not those of the logical state, cut afresh by the reference."""
         found = []
         for emu in emus:
-            for key, tensors in cut_afresh(self.states[emu.stage], [emu]).items():
-                held = self.shards[emu.stage].shards.get(key)
-                found += [f"{key} {ref}" for ref, v in tensors.items() if held is None or not np.array_equal(held[ref], v)]
+            held = self.shards[emu.stage].shards
+            for endpoint, tensor, mask in rank_masks(self.config.states[emu.stage], emu):
+                expected = np.where(mask, self.values[emu.stage][tensor.ref], -1)
+                if not np.array_equal(held[endpoint, emu.unit][tensor.ref], expected):
+                    found.append(f"{emu.unit} {tensor.ref} on {endpoint}")
         return found
 
-    def sync(self, op_id: str) -> None:
-        """Carry out an installed weight sync, as the loop does: every endpoint that installed it does its part."""
-        for endpoint in self.endpoints.values():
-            op = endpoint.ops.get(op_id)
-            for move in () if op is None else (*op.copies, *_received(op, self._name(endpoint))):
-                source = self.shards[ACTOR_TRAINING].shards[move.source.endpoint, move.source.unit][move.tensor.ref]
-                target = self.shards[ACTOR_GENERATION].shards[move.target.endpoint, move.target.unit][move.tensor.ref]
-                target[at(move.box)] = source[at(move.box)]
+    # What the loop does
 
     def train(self) -> None:
         """An update: every parameter of every bound training unit grows by one."""
-        for (endpoint, unit), tensors in self.shards[ACTOR_TRAINING].shards.items():
+        trains = self.config.trains
+        for (endpoint, unit), tensors in self.shards[trains].shards.items():
             assert any(unit == emu.unit and endpoint in emu.endpoints for emu in self.bound)
-            for ref, values in tensors.items():
+            for ref, held in tensors.items():
                 if ref.kind is Kind.PARAMETER:
-                    values[values >= 0] += 1
+                    held[held >= 0] += 1
+        for ref, whole in self.values[trains].items():
+            if ref.kind is Kind.PARAMETER:
+                whole += 1
+
+    def sync(self, release: Release) -> None:
+        """Carry out the installed weight sync: every member does its part."""
+        trains, generates = self.config.trains, self.config.generates
+        for name in release.sync_members:
+            op = self.endpoints[name].ops.get(release.sync_op)
+            for move in () if op is None else (*op.copies, *_received(op, name)):
+                source = self.shards[trains].shards[move.source.endpoint, move.source.unit][move.tensor.ref]
+                target = self.shards[generates].shards[move.target.endpoint, move.target.unit][move.tensor.ref]
+                target[at(move.box)] = source[at(move.box)]
+        for ref in self.values[generates]:
+            self.values[generates][ref] = self.values[trains][ref].copy()
+
+    def next_fact(self, *, wait: bool = True) -> Event | None:
+        """The next fact; None when there is none. The planner's answer comes when it is due, or when all else waits."""
+        if self._planned is not None and self._planned[0] <= self.boundary:
+            self._pending.append(self._planned[1])
+            self._planned = None
+        if not self._pending and wait and self._planned is not None:
+            self._pending.append(self._planned[1])
+            self._planned = None
+        if not self._pending:
+            return None
+        fact = self._pending.pop(self._order.randrange(len(self._pending)) if self._order else 0)
+        if isinstance(fact, OpCompleted) and fact.op in self._running:
+            op, waiting = self._running[fact.op]
+            waiting.discard(fact.endpoint)
+            if not waiting:
+                self._carry_out(op)
+        self.now_s += FACT_S
+        self.log.append(fact)
+        return fact
+
+    def forget(self) -> None:
+        """The controller died, and with it every answer that was on its way."""
+        self._pending.clear()
+        self._planned = None
 
     # JobPort
-
-    def describe(self) -> JobDescription:
-        return JobDescription(self.states, trains=ACTOR_TRAINING, generates=ACTOR_GENERATION, global_batch=8)
-
-    def compute_groups(self, emus: Iterable[Emu]) -> frozenset[GroupKey]:
-        """One communicator for each unit."""
-        return frozenset(GroupKey.of(emu.endpoints, COMPUTE) for emu in emus if emu.layout.size > 1)
 
     def seed(self, emus: Iterable[Emu]) -> None:
         units = tuple(emus)
         self.log.append(Call("seed", units))
-        self.hold(units)
+        for emu in units:
+            held = self.shards[emu.stage].shards
+            for endpoint in emu.endpoints:
+                held.setdefault((endpoint, emu.unit), {})
+            if self.holds_values:
+                for endpoint, tensor, mask in rank_masks(self.config.states[emu.stage], emu):
+                    whole = self.values[emu.stage][tensor.ref]
+                    held[endpoint, emu.unit].setdefault(tensor.ref, np.where(mask, whole, -1))
         for endpoint in _endpoints(units):
             self._answer(endpoint, "seed", Seeded(endpoint=endpoint))
 
@@ -184,54 +233,70 @@ class World:
         started = tuple(devices)
         self.log.append(Call("spawn", started))
         for device in started:
-            birth = self._births[device] = self._births.get(device, -1) + 1
-            endpoint = f"d{device}.{birth}"
-            self.endpoints[endpoint] = _Endpoint()
-            self._answer(endpoint, "spawn", DeviceReady(device=device, endpoint=endpoint))
+            endpoint = f"d{device}.{self._births.get(device, 0)}"
+            self.endpoints.setdefault(endpoint, _Endpoint())
+            flops = PEAK_FLOPS * (1 - 0.01 * device)
+            self._answer(endpoint, "spawn", DeviceReady(device=device, endpoint=endpoint, peak_flops=flops))
 
     def retire(self, endpoints: Iterable[EndpointId]) -> None:
         gone = tuple(endpoints)
         self.log.append(Call("retire", gone))
         for endpoint in gone:
             assert not any(endpoint in emu.endpoints for emu in self.bound), f"{endpoint} serves a unit and is retired"
-            del self.endpoints[endpoint]
+            if self.endpoints.pop(endpoint, None) is not None:
+                self._births[int(endpoint[1:].partition(".")[0])] = int(endpoint.rpartition(".")[2]) + 1
+
+    def release(self, release: Release) -> None:
+        assert self.released is None, "the loop is released twice from one boundary"
+        self.released = release
+
+    def stop(self, reason: str) -> None:
+        self.stopped = reason
+
+    # PlannerPort
+
+    def propose(self, cycle: int, snapshot: Snapshot, top: int) -> None:
+        self.log.append(Call("propose", (cycle, snapshot, top)))
+        answer = PlanReady(cycle=cycle, proposals=propose(snapshot, top), current_l_step_s=snapshot.l_step_s(), seconds=0.0)
+        self._planned = self.boundary + self._plan_boundaries, answer
 
     # EndpointPort
 
-    def install(self, program: Program) -> None:
-        self.log.append(Call("install", program))
-        endpoint = self.endpoints[program.endpoint]
-        made = set(program.groups) - endpoint.groups
-        endpoint.programs.append(program)
-        endpoint.ops.update({op.id: op for op in program.ops})
-        endpoint.groups |= made
-        fact = Installed(
-            endpoint=program.endpoint,
-            epoch=program.epoch,
-            setup_s=SETUP_S * _ordinal(program.endpoint),
-            groups_made=len(made),
-            groups_reused=len(program.groups) - len(made),
-        )
-        self._answer(program.endpoint, "install", fact)
+    def install(self, programs: Iterable[Program]) -> None:
+        for program in programs:
+            self.log.append(Call("install", program))
+            endpoint = self.endpoints[program.endpoint]
+            made = set(program.groups) - endpoint.groups
+            endpoint.programs.append(program)
+            endpoint.ops.update({op.id: op for op in program.ops})
+            endpoint.groups |= made
+            fact = Installed(
+                endpoint=program.endpoint,
+                epoch=program.epoch,
+                setup_s=SETUP_S * ordinal(program.endpoint),
+                groups_made=len(made),
+                groups_reused=len(program.groups) - len(made),
+            )
+            self._answer(program.endpoint, "install", fact)
 
     def run(self, op: Op) -> None:
         self.log.append(Call("run", op))
-        self._running[op.id] = op, set(op.members)
+        if op.id not in self._done:
+            self._running[op.id] = op, set(op.members)
         for endpoint in op.members:
             if self.endpoints[endpoint].ops.get(op.id) != op.seen_by(endpoint):
-                error = StaleUnitError(f"endpoint {endpoint}: operation {op.id} is not installed")
-                self._pending.append(OpFailed(endpoint=endpoint, op=op.id, error=error))
+                self._pending.append(OpFailed(endpoint=endpoint, op=op.id, error="it is not installed"))
                 continue
             num_bytes = sum(received_bytes(exchange, endpoint) for exchange in op.exchanges)
             fact = OpCompleted(endpoint=endpoint, op=op.id, bytes_received=num_bytes, seconds=0.0)
             self._answer(endpoint, op.primitive, fact)
 
-    def digest(self, emus: Iterable[Emu]) -> None:
+    def digest(self, tag: str, emus: Iterable[Emu]) -> None:
         units = tuple(emus)
-        self.log.append(Call("digest", units))
+        self.log.append(Call("digest", (tag, units)))
         for endpoint in _endpoints(units):
-            taken = {emu.unit: tuple(self._box_digests(emu, endpoint)) for emu in units if endpoint in emu.endpoints}
-            self._answer(endpoint, "digest", DigestsTaken(endpoint=endpoint, digests=taken, seconds=0.0))
+            taken = tuple((emu.unit, tuple(self._box_digests(emu, endpoint))) for emu in units if endpoint in emu.endpoints)
+            self._answer(endpoint, "digest", DigestsTaken(endpoint=endpoint, tag=tag, digests=taken))
 
     def bind(self, epoch: int, emus: tuple[Emu, ...], endpoints: Iterable[EndpointId], keep: frozenset[GroupKey]) -> None:
         named = tuple(endpoints)
@@ -244,39 +309,35 @@ class World:
                     del stage.shards[endpoint, unit]
         for endpoint in named:
             self.endpoints[endpoint].groups &= keep
-            fact = Committed(endpoint=endpoint, epoch=epoch, peak_bytes=PEAK_BYTES * _ordinal(endpoint))
+            fact = Committed(endpoint=endpoint, epoch=epoch, peak_bytes=PEAK_BYTES * ordinal(endpoint))
             self._answer(endpoint, "bind", fact)
 
     def abort(self, members: Iterable[EndpointId]) -> None:
         self.log.append(Call("abort", tuple(members)))
 
-    def next_fact(self, timeout_s: float) -> Fact | None:
-        if not self._pending:
-            return None
-        fact = self._pending.pop(self._order.randrange(len(self._pending)) if self._order else 0)
-        if isinstance(fact, OpCompleted):
-            op, waiting = self._running[fact.op]
-            waiting.discard(fact.endpoint)
-            if not waiting:
-                self._carry_out(op)
-        self.log.append(fact)
-        return fact
-
-    def _answer(self, endpoint: EndpointId, doing: str, fact: Fact) -> None:
+    def _answer(self, endpoint: EndpointId, doing: str, fact: Event) -> None:
         """Put down the fact, or what the fault script says instead."""
         fault = self.faults.take(endpoint, doing)
-        if endpoint in self.dead or fault == "silence":
+        if endpoint in self.dead:
             return
         if fault == "lose":
             self.dead.add(endpoint)
             fact = EndpointDied(endpoint=endpoint, during=doing)
         if fault == "fail":
             name = fact.op if isinstance(fact, OpCompleted) else doing
-            fact = OpFailed(endpoint=endpoint, op=name, error=RuntimeError("the disk is on fire"))
+            fact = OpFailed(endpoint=endpoint, op=name, error="the disk is on fire")
         self._pending.append(fact)
 
     def _carry_out(self, op: Op) -> None:
+        del self._running[op.id]
+        self._done.add(op.id)
         shards = self.shards[op.stage]
+        if not self.holds_values:
+            shards.shards.update({(endpoint, emu.unit): {} for emu in op.makes for endpoint in emu.endpoints})
+            for emu in op.ends if op.primitive == "Destroy" else ():
+                for endpoint in emu.endpoints:
+                    del shards.shards[endpoint, emu.unit]
+            return
         shards.run(op)
         ref = self.faults.take_corruption(op.primitive)
         if ref is None:
@@ -289,22 +350,12 @@ class World:
                 return
 
     def _box_digests(self, emu: Emu, endpoint: EndpointId) -> Iterator[BoxDigest]:
-        state = self.states[emu.stage]
+        state = self.config.states[emu.stage]
         tensors = self.shards[emu.stage].shards[endpoint, emu.unit]
         for tensor, boxes in state.shards(emu.layout, emu.rank_of(endpoint)).items():
             for box in boxes:
-                yield BoxDigest(tensor.ref, box, box_sums(tensors[tensor.ref], box))
-
-    def _name(self, wanted: _Endpoint) -> EndpointId:
-        return next(name for name, endpoint in self.endpoints.items() if endpoint is wanted)
-
-
-def small_state(*, optimizer: bool = False) -> StateSpec:
-    """A tied model of three layers with one or two tensors in each, every sharding rule among them, and the counters."""
-    state = make_state(make_model(num_layers=3, vocab=11, tied=True), optimizer=optimizer)
-    parts = ("input_layernorm", "self_attn.k_proj"), ("mlp.up_proj",), ("self_attn.o_proj", "self_attn.q_proj")
-    kept = {layer_name(layer, part) for layer, names in enumerate(parts) for part in names}
-    return StateSpec(tuple(t for t in state.tensors if t.layer is None or t.name in kept), state.num_layers)
+                sums = box_sums(tensors[tensor.ref], box) if self.holds_values else (box.volume, box.volume)
+                yield BoxDigest(tensor.ref, box, sums)
 
 
 def received_bytes(exchange: Exchange, endpoint: EndpointId) -> int:
@@ -335,7 +386,7 @@ def _received(op: Op, endpoint: EndpointId) -> Iterator:  # type: ignore[type-ar
         yield from (move for move in exchange.moves if move.target.endpoint == endpoint)
 
 
-def _ordinal(endpoint: EndpointId) -> int:
+def ordinal(endpoint: EndpointId) -> int:
     """The number of the device plus one: "d3.0" -> 4."""
     return int(endpoint[1:].partition(".")[0]) + 1
 

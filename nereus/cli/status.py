@@ -1,0 +1,99 @@
+"""`nereus status`: plan, devices, last step and last decision of a running job, as its API tells them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from nereus.api.client import Client
+
+API = "/api/v1"
+MIB = 2**20
+
+
+def show_status(url: str, *, as_json: bool) -> None:
+    """Ask once and print. Raises UserError when nothing answers."""
+    status = fetch_status(Client(url))
+    if as_json:
+        print(json.dumps(status))  # noqa: T201
+        return
+    console = Console()
+    for line in (plan_table(status), device_table(status), *lines(status)):
+        console.print(line, highlight=False, markup=False, soft_wrap=isinstance(line, str))
+
+
+def fetch_status(client: Client) -> dict[str, Any]:
+    """What --json prints; what there is not yet is null."""
+    ready, plan, step = (client.get(path) for path in ("/readyz", f"{API}/plan", f"{API}/steps/latest"))
+    decisions, transitions = (client.wanted(f"{API}/{name}?limit=1")["items"] for name in ("decisions", "transitions"))
+    return {
+        "ready": ready.is_ok,
+        "reasons": [] if ready.is_ok else ready.body.get("reasons", [ready.detail]),
+        "plan": plan.body if plan.is_ok else None,
+        "devices": client.all(f"{API}/devices"),
+        "last_step": step.body if step.is_ok else None,
+        "last_decision": decisions[0] if decisions else None,
+        "last_transition": transitions[0] if transitions else None,
+    }
+
+
+def plan_table(status: dict[str, Any]) -> Table | str:
+    """The layout of each model-stage."""
+    plan = status["plan"]
+    if plan is None:
+        return "no plan is in force yet"
+    table = Table(title=f"plan, epoch {plan['epoch']}, since step {plan['since_step']}", title_justify="left")
+    for heading in ("model-stage", "tp", "pp", "dp", "micro-batch", "devices"):
+        table.add_column(heading, justify="left" if heading in ("model-stage", "devices") else "right")
+    for name, stage in plan["stages"].items():
+        degrees = (str(stage[key]) for key in ("tp", "pp", "dp", "micro_batch"))
+        table.add_row(name, *degrees, " ".join(str(device) for device in stage["devices"]))
+    return table
+
+
+def device_table(status: dict[str, Any]) -> Table | str:
+    """Who is there, and who leaves when."""
+    if not status["devices"]:
+        return "no device is ready yet"
+    table = Table(title="devices", title_justify="left")
+    for heading in ("device", "endpoint", "state", "model-stages"):
+        table.add_column(heading, justify="right" if heading == "device" else "left")
+    for device in status["devices"]:
+        leaves = device["leaves_after_step"]
+        state = device["state"] if leaves is None else f"leaves after step {leaves}"
+        table.add_row(str(device["device"]), device["endpoint"], state, ", ".join(device["model_stages"]) or "none")
+    return table
+
+
+def lines(status: dict[str, Any]) -> list[str]:
+    """Last step, last decision, last transition; and what is wrong, if anything is."""
+    step, decision, change = (status[key] for key in ("last_step", "last_decision", "last_transition"))
+    found = []
+    if step is not None:
+        peak = max(step["peak_bytes"].values(), default=0) / MIB
+        found.append(
+            f"last step: {step['step']}, reward {_shown(step['reward'], 3)}, "
+            f"length {_shown(step['response_tokens_mean'], 1)}, {_shown(step['step_seconds'], 2)} s, peak {peak:.1f} MiB"
+        )
+    if decision is not None:
+        found.append(f"last decision: {decision_line(decision)}")
+    if change is not None:
+        found.append(
+            f"last transition: to epoch {change['epoch']} after step {change['step']}, "
+            f"{_shown(change['seconds'], 3)} s, predicted {_shown(change['predicted_seconds'], 3)} s [{change['trigger']}]"
+        )
+    return [*found, *(f"not ready: {reason}" for reason in status["reasons"])]
+
+
+def decision_line(decision: dict[str, Any]) -> str:
+    """What was decided on one candidate, and why."""
+    target = "; ".join(f"{name} -> {plan}" for name, plan in decision["target"].items())
+    why = "; ".join(decision["triggers"])
+    return f"{decision['code']} after step {decision['step']} [{why}]: {target}: {decision['reason']}"
+
+
+def _shown(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,262 @@
+"""What a job looks like from outside, folded from its news one by one: the only source of every API answer and metric.
+
+    News -> fold -> plan, decisions, transitions, devices, latest step (plain JSON values)     tallies (numbers)
+
+Pure: no clock, no I/O. Units are spelled out in the names (`_seconds`, `_bytes`), and a number that JSON cannot carry, such
+as the loss of a job that diverged, is null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
+from nereus.control.report import StepReport
+from nereus.emu.plan import DeviceId, Plan
+from nereus.policy.admission import Verdict
+from nereus.runtime.summary import plan_dict
+
+View = dict[str, Any]
+"""Plain values, ready for JSON."""
+
+OPERATOR = "an operator asked"
+"""The trigger of a replan that somebody asked for, word for word as the control core gives it."""
+
+
+@dataclass(slots=True)
+class Tallies:
+    """Sums and counts since the start of the job."""
+
+    news: int = 0
+    steps: int = 0
+    samples: int = 0
+    step_s: float = 0.0
+    stage_s: dict[str, float] = field(default_factory=dict)
+    """Seconds by model-stage, and of the weight sync."""
+    stage_runs: Counter[str] = field(default_factory=Counter)
+    late_s: float = 0.0
+    declared_s: float = 0.0
+    decisions: Counter[str] = field(default_factory=Counter)
+    """By verdict code."""
+    transitions: int = 0
+    primitives: Counter[str] = field(default_factory=Counter)
+    transition_s: float = 0.0
+    stall_s: float = 0.0
+    """How long the loop waited for transitions: moving, and proving that nothing was lost."""
+    setup_s: float = 0.0
+    bytes_moved: int = 0
+    predicted_s: float = 0.0
+    """Of those transitions that were predicted."""
+    predicted_measured_s: float = 0.0
+    """What the predicted ones came to."""
+    predicted: int = 0
+
+
+class Projection:
+    """The state of one job as a watcher sees it. Not thread-safe: fold and read on one thread."""
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        self.report: StepReport | None = None
+        self.tallies = Tallies()
+        self.transition_peak_bytes: int | None = None
+        """Of the last transition."""
+        self._plan_since_step = 0
+        self._decisions: list[View] = []
+        self._decision_news: list[int] = []
+        """How many news there were with each decision."""
+        self._transitions: list[View] = []
+        self._pool: dict[DeviceId, View] = {}
+
+    def fold(self, news: News) -> None:
+        """Take one news in."""
+        self.tallies.news += 1
+        match news:
+            case Started():
+                self.plan = news.plan
+            case DevicesChanged():
+                self._fold_devices(news)
+            case StepReport():
+                self._fold_step(news)
+            case Decision():
+                self._fold_decision(news)
+            case TransitionRecord():
+                self._fold_transition(news)
+
+    # --- views --------------------------------------------------------------------------------------------------------
+
+    def plan_view(self) -> View | None:
+        """The plan in force; None before the job has started."""
+        if self.plan is None:
+            return None
+        return {"epoch": self.plan.epoch, "since_step": self._plan_since_step, "stages": plan_dict(self.plan)}
+
+    def step_view(self) -> View | None:
+        """The latest completed step; None before the first."""
+        report = self.report
+        if report is None:
+            return None
+        return {
+            "step": report.step,
+            "reward": number(report.reward),
+            "response_tokens_mean": number(report.response_tokens_mean),
+            "response_tokens_max": report.response_tokens_max,
+            "num_samples": report.num_samples,
+            "loss": number(report.loss),
+            "kl": number(report.kl),
+            "grad_norm": number(report.grad_norm),
+            "updates": report.updates,
+            "step_seconds": number(report.step_s),
+            "stage_seconds": {name: number(seconds) for name, seconds in report.stage_s.items()},
+            "peak_bytes": dict(report.peak_bytes),
+        }
+
+    def decisions(self, before: int | None, limit: int) -> list[View]:
+        """Decisions below number `before`, newest first; they are numbered from 1."""
+        return _newest(self._decisions, before, limit)
+
+    def decided_after(self, news: int, limit: int) -> list[View]:
+        """The decisions of the first replan that an operator asked for which came after the first `news` news, in order."""
+        asked = [
+            view
+            for view, at in zip(self._decisions, self._decision_news, strict=True)
+            if at > news and OPERATOR in view["triggers"]
+        ]
+        return [view for view in asked if view["cycle"] == asked[0]["cycle"]][:limit]
+
+    def transitions(self, before: int | None, limit: int) -> list[View]:
+        """Transitions below number `before`, newest first; they are numbered from 1."""
+        return _newest(self._transitions, before, limit)
+
+    def devices(self, after: DeviceId | None, limit: int) -> list[View]:
+        """Devices above number `after`, in order, with the model-stages of the plan in force that use them."""
+        stages = self.plan.stages if self.plan is not None else {}
+        known = [device for device in sorted(self._pool) if after is None or device > after]
+        return [
+            {**self._pool[device], "model_stages": [name for name, plan in stages.items() if device in plan.devices]}
+            for device in known[:limit]
+        ]
+
+    def devices_by_state(self) -> Counter[str]:
+        """How many devices are ready, and how many of those that are there leave."""
+        return Counter(view["state"] for view in self._pool.values())
+
+    # --- folding ------------------------------------------------------------------------------------------------------
+
+    def _fold_devices(self, news: DevicesChanged) -> None:
+        """`since_step` stays as long as the device is in the same state, served by the same endpoint."""
+        pool: dict[DeviceId, View] = {}
+        for device, endpoint in news.ready.items():
+            state = "leaving" if device in news.leaving else "ready"
+            view = {
+                "device": device,
+                "endpoint": endpoint,
+                "state": state,
+                "since_step": news.step,
+                "leaves_after_step": news.leaving.get(device),
+            }
+            old = self._pool.get(device)
+            if old is not None and (old["endpoint"], old["state"]) == (endpoint, state):
+                view["since_step"] = old["since_step"]
+            pool[device] = view
+        self._pool = pool
+
+    def _fold_step(self, report: StepReport) -> None:
+        self.report = report
+        tallies = self.tallies
+        tallies.steps += 1
+        tallies.samples += report.num_samples
+        tallies.step_s += report.step_s
+        tallies.late_s += report.late_s
+        tallies.declared_s += report.declared_s
+        for name, seconds in report.stage_s.items():
+            tallies.stage_s[name] = tallies.stage_s.get(name, 0.0) + seconds
+            tallies.stage_runs[name] += 1
+
+    def _fold_decision(self, decision: Decision) -> None:
+        proposal, verdict = decision.proposal, decision.verdict
+        self.tallies.decisions[str(verdict.code)] += 1
+        self._decision_news.append(self.tallies.news)
+        self._decisions.append(
+            {
+                "number": len(self._decisions) + 1,
+                "step": decision.step,
+                "cycle": decision.cycle,
+                "triggers": list(decision.triggers),
+                "code": str(verdict.code),
+                "admitted": verdict.is_admitted,
+                "reason": verdict.reason,
+                "target": dict(decision.target),
+                "stages": plan_dict(Plan(0, proposal.stages)),
+                "l_step_seconds": number(proposal.l_step_s),
+                "delta_l_seconds": number(verdict.delta_l_s),
+                "l_tran_seconds": number(verdict.l_tran_s),
+                "payback_steps": _payback(verdict),
+                "horizon_steps": number(verdict.horizon_steps),
+                "gamma": number(verdict.gamma),
+                "peak_bytes": proposal.peak_bytes,
+                "transition_peak_bytes": proposal.transition_peak_bytes,
+                "moved_bytes": proposal.bytes_moved,
+                "primitives": dict(proposal.primitives),
+            }
+        )
+
+    def _fold_transition(self, record: TransitionRecord) -> None:
+        outcome, tallies = record.outcome, self.tallies
+        self.plan, self._plan_since_step = record.plan, record.step
+        seconds, predicted, stall = (
+            outcome["seconds"],
+            outcome["l_tran_predicted_s"],
+            outcome["seconds"] + outcome["digest_s"],
+        )
+        tallies.transitions += 1
+        tallies.primitives.update(record.primitives)
+        tallies.transition_s += seconds
+        tallies.stall_s += stall
+        tallies.setup_s += outcome["setup_s"]
+        tallies.bytes_moved += outcome["bytes_moved"]
+        if predicted is not None:
+            tallies.predicted += 1
+            tallies.predicted_s += predicted
+            tallies.predicted_measured_s += seconds
+        self.transition_peak_bytes = outcome["peak_bytes"]
+        self._transitions.append(
+            {
+                "number": len(self._transitions) + 1,
+                "step": record.step,
+                "epoch": record.epoch,
+                "trigger": record.trigger,
+                "primitives": dict(record.primitives),
+                "joined": list(record.joined),
+                "left": list(record.left),
+                "stages": plan_dict(record.plan),
+                "seconds": number(seconds),
+                "predicted_seconds": number(predicted),
+                "setup_seconds": number(outcome["setup_s"]),
+                "digest_seconds": number(outcome["digest_s"]),
+                "stall_seconds": number(stall),
+                "moved_bytes": outcome["bytes_moved"],
+                "peak_bytes": outcome["peak_bytes"],
+                "groups_made": outcome["groups_made"],
+                "groups_reused": outcome["groups_reused"],
+                "digest_equal": outcome["digest_equal"],
+            }
+        )
+
+
+def number(value: float | None) -> float | None:
+    """A number that JSON can carry, or None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _payback(verdict: Verdict) -> float | None:
+    """Steps until a transition has paid for itself; None if it never does."""
+    return number(verdict.l_tran_s / verdict.delta_l_s) if verdict.delta_l_s > 0 else None
+
+
+def _newest(views: list[View], before: int | None, limit: int) -> list[View]:
+    end = len(views) if before is None else max(0, min(len(views), before - 1))
+    return views[max(0, end - limit) : end][::-1]
