@@ -55,7 +55,7 @@ from nereus.cost.rates import Measurement, Rates
 from nereus.cost.work import stage_work
 from nereus.emu.plan import Plan, StagePlan
 from nereus.emu.unit import Emu
-from nereus.errors import DigestMismatch, EndpointLost, NereusError
+from nereus.errors import DigestMismatch, NereusError
 from nereus.layout.catalog import EndpointId
 from nereus.policy.admission import Verdict, admit
 from nereus.policy.horizon import Signal
@@ -436,7 +436,7 @@ def _lost(before: JobState, state: JobState, event: EndpointDied | StepLost) -> 
     hit = _units_on(before, (event.endpoint,))
     waits = isinstance(event, StepLost)
     if hit or isinstance(state.phase, Transitioning):
-        reason = str(EndpointLost(event.endpoint, f"{event.during} (it held {', '.join(hit) or 'no unit'})"))
+        reason = f"endpoint {event.endpoint} died during {event.during}, with {', '.join(hit) or 'no unit'}"
         return _recover(state, reason, hit, holding=waits)
     if not waits:
         return state, ()
@@ -454,7 +454,7 @@ def _recover(state: JobState, reason: str, hit: list[str], *, holding: bool) -> 
     bare = [name for name, emus in state.emus.items() if not emus]
     if bare or isinstance(state.phase, Transitioning) or not isinstance(state.phase, Steady | Planning | Admitted):
         why = f"no intact copy of {', '.join(bare)} is left" if bare else "state was moving"
-        return _stop(state, f"{reason}; {why}")
+        return _stop(state, f"{reason}; {why}; run the job again, and look for what ended the process")
     after, effects = _replan(state, (Trigger(Signal.POOL, True, reason),), None)
     assert isinstance(after.phase, Planning)
     return replace(after, phase=replace(after.phase, holding=holding, recovering=True)), effects

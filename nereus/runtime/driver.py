@@ -44,9 +44,8 @@ class Driver:
         """Take one event in and start what it leads to."""
         now_s = self._clock()
         seq = self._journal.append(now_s, event)
-        self.state, effects = step(self.state, event, now_s)
+        effects = self._step(event, now_s)
         self._journal.acted(seq, effects)
-        self._note(event, effects)
         self.start(effects)
 
     def start(self, effects: tuple[Effect, ...]) -> None:
@@ -57,13 +56,16 @@ class Driver:
     def recover(self) -> None:
         """Bring the state back from the journal after a restart, without starting anything again."""
         for entry in self._journal.entries():
-            self.state, effects = step(self.state, entry.event, entry.at_s)
-            self._note(entry.event, effects)
+            self._step(entry.event, entry.at_s)
 
-    def _note(self, event: Event, effects: tuple[Effect, ...]) -> None:
-        if isinstance(event, BoundaryReached):
+    def _step(self, event: Event, now_s: float) -> tuple[Effect, ...]:
+        """Let the core step, and keep the news. A step that is reported again after a restart is no news."""
+        completed = self.state.step
+        self.state, effects = step(self.state, event, now_s)
+        if isinstance(event, BoundaryReached) and self.state.step > completed:
             self.news.append(event.report)
         self.news.extend(effect.news for effect in effects if isinstance(effect, Publish))
+        return effects
 
     def _start(self, effect: Effect) -> None:
         endpoints, job = self._ports.endpoints, self._ports.job

@@ -136,6 +136,14 @@ def adaptive_job(**policy: Any) -> Job:
     )
 
 
+POOL = PoolEmulator((4, 8, 8, 8, 6, 6, 6, 6, 8, 8, 8, 8, 4), tuple(range(8)), 2)
+"""Four devices, all eight, six, all again, four: two steps of notice."""
+
+
+def adaptive_config(**policy: Any) -> JobConfig:
+    return small_config(adaptive_job(**policy))
+
+
 def quickstart(**changes: Any) -> tuple[JobConfig, PoolEmulator]:
     """examples/quickstart.yaml and its pool, as the command line reads them."""
     job = load_job(QUICKSTART).model_copy(update=changes)
@@ -229,7 +237,7 @@ class Loop:
         self.crash_acted = True
         """Whether it dies after it has started the effects of the last one."""
         self.after_event: Callable[[Event], None] = lambda event: None
-        self._order, self._path, self._posted = order, journal, 0
+        self._order, self._path, self.num_posted = order, journal, 0
         self._ask: tuple[Event, ...] = ()
         self.driver = self._driver()
 
@@ -274,8 +282,8 @@ class Loop:
 
     def post(self, event: Event) -> None:
         """One event into the Driver; the head dies with it if it is its time."""
-        self._posted += 1
-        if self._posted != self.crash_after:
+        self.num_posted += 1
+        if self.num_posted != self.crash_after:
             self.driver.post(event)
             self.after_event(event)
             return

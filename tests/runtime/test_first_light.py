@@ -21,7 +21,6 @@ from nereus.cost.batch import Batch
 from nereus.cost.memory import predicted_peaks
 from nereus.emu.plan import Plan
 from nereus.policy.admission import Code
-from nereus.runtime.replay import replay
 from nereus.runtime.summary import SampleCounts, summarize
 from tests.runtime.loop import Loop, Truth, quickstart
 from tests.runtime.world import World
@@ -171,14 +170,3 @@ def test_slow_planner_keeps_the_job_running_on_devices_that_are_there(plan_bound
     assert loop.pool is not None
     for step, plan in steps(loop):
         assert plan.devices <= set(loop.pool.state(step - 1).there), f"step {step}"
-
-
-def test_units_keep_their_values_through_the_whole_quickstart(tmp_path: Path) -> None:
-    from tests.runtime.loop import small_config
-
-    config, pool = quickstart()
-    small = small_config(config.job.model_copy(update={"steps": 56}))
-    assert small.job.model == config.job.model
-    assert pool is not None
-    assert replay is not None
-    assert tmp_path.is_dir()
