@@ -81,7 +81,9 @@ class Client:
         except HTTPError as error:
             with error:
                 return self._answer(error.code, error.read())
-        except (OSError, HTTPException) as error:
+        except HTTPException as error:
+            raise self._foreign("no HTTP") from error
+        except OSError as error:
             reason = getattr(error, "reason", error)
             raise UserError(
                 f"--url: nothing answers at {self._url} ({reason}); a job serves its API only while it runs, "
@@ -94,5 +96,8 @@ class Client:
         except ValueError:
             body = None
         if not isinstance(body, dict):
-            raise UserError(f"--url: what answers at {self._url} is not the API of Nereus (status {status}); check the port")
+            raise self._foreign(f"status {status}, no JSON object")
         return Answer(status, body)
+
+    def _foreign(self, found: str) -> UserError:
+        return UserError(f"--url: what answers at {self._url} is not the API of Nereus ({found}); check the port")

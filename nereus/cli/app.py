@@ -45,12 +45,13 @@ def run(
     address: Annotated[str, typer.Option(help="`local` for a private cluster, or the address of a Ray cluster.")] = "local",
     run_dir: Annotated[Path, typer.Option(help="Where the run's folder goes.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on the last line.")] = False,
+    availability: Annotated[Path | None, typer.Option(help="A CSV of the devices available over time.")] = None,
 ) -> None:
     """Run an RL job: live table, transitions by script, summary."""
     from nereus.cli.run import run_job
 
     try:
-        run_job(job, steps, None if address == "local" else address, run_dir, as_json=as_json)
+        run_job(job, steps, None if address == "local" else address, run_dir, availability, as_json=as_json)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the run's processes have ended\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -80,6 +81,19 @@ def replan(
     from nereus.cli.replan import ask_for_replan
 
     ask_for_replan(url, dry_run=dry_run, forced=force, as_json=as_json)
+
+
+@app.command()
+def plan(
+    job: Annotated[Path, typer.Argument(help="The job file.", metavar="JOB")],
+    gpus: Annotated[str | None, typer.Option(help="Plan for so many devices, such as 4,8.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Show so many of the best plans.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Which layout for how many devices: the best plans of a job, how fast, and how much memory."""
+    from nereus.cli.plan import plan_job
+
+    plan_job(job, gpus, top, as_json=as_json)
 
 
 def main() -> None:

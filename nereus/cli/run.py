@@ -13,12 +13,16 @@ from pathlib import Path
 from nereus.cli.display import Display, event_dict
 from nereus.runtime.summary import Summary
 from nereus.spec.job import Job
-from nereus.spec.loading import check_cores, load_job
+from nereus.spec.loading import check_cores, load_job, with_availability
 
 
-def run_job(path: Path, steps: int | None, address: str | None, run_dir: Path, *, as_json: bool) -> None:
+def run_job(
+    path: Path, steps: int | None, address: str | None, run_dir: Path, availability: Path | None = None, *, as_json: bool
+) -> None:
     """Run the job file to its end. Raises JobFileError before anything starts, NereusError if the run fails."""
     job = load_job(path)
+    if availability is not None:
+        job = with_availability(job, availability)
     if steps is not None:
         job = job.with_steps(steps)
     if address is None:

@@ -26,7 +26,7 @@ class Candidate:
     state_bytes: int
     """On each device, while the unit is there: the fullest rank."""
     live_bytes: int
-    """On top while it computes: the fullest rank."""
+    """On top while it computes: the busiest rank, which need not be the fullest; so no device is ever fuller than this says."""
 
     @property
     def num_devices(self) -> int:
@@ -73,7 +73,7 @@ def _candidate(request: SearchRequest, plan: StagePlan) -> Candidate:
         plan,
         cost.stage_seconds(plan, request.mean),
         max(f.state for f in footprints),
-        max(f.state + f.live for f in footprints) - max(f.state for f in footprints),
+        max(f.live for f in footprints),
     )
 
 

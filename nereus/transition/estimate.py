@@ -22,9 +22,9 @@ class LinkRates:
     """Between two endpoints, packing included: a fifth of what Gloo alone reaches, since all pairs share the cores."""
     copy_bytes_s: float = 1.2e9
     """Into fresh memory on one endpoint."""
-    op_s: float = 0.03
+    op_s: float = 0.08
     """Fixed seconds of an operation: submitting, waking, answering."""
-    group_s: float = 0.012
+    group_s: float = 0.02
     """Seconds per member to make a communicator."""
     scale: float = 1.0
     """Measured over predicted, from the transitions so far."""

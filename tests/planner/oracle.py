@@ -5,7 +5,7 @@ Written from the paper and the design, not from the code. It shares with the sea
     TP a power of two that divides the heads, kv heads divide TP or the reverse; all TP groups fit inside nodes
     PP a power of two, at most the layers; 1 for the model-stage that generates      DP divides the batch
     tp * pp * dp within the pool
-    the first device carries all: sum of states + the largest live <= capacity * (1 - headroom), fullest rank of each
+    the first device carries all: sum of states + the largest live <= capacity * (1 - headroom), fullest and busiest rank of each
 """
 
 from __future__ import annotations
@@ -92,7 +92,5 @@ def _raw(request: SearchRequest, plan: StagePlan) -> Raw:
     ranks = [
         room.stage_footprint(plan, rank, state, cost.model, cost.dtype, request.longest) for rank in range(plan.layout.size)
     ]
-    fullest = max(rank.state for rank in ranks)
-    return Raw(
-        plan, cost.stage_seconds(plan, request.mean), fullest, max(rank.state + rank.live for rank in ranks) - fullest
-    )
+    fullest, busiest = max(rank.state for rank in ranks), max(rank.live for rank in ranks)
+    return Raw(plan, cost.stage_seconds(plan, request.mean), fullest, busiest)

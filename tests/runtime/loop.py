@@ -280,18 +280,19 @@ class Loop:
                 return
             self.boundary(step)
 
-    def post(self, event: Event) -> None:
-        """One event into the Driver; the head dies with it if it is its time."""
+    def post(self, event: Event) -> bool:
+        """One event into the Driver; the head dies with it if it is its time. Whether it did."""
         self.num_posted += 1
         if self.num_posted != self.crash_after:
             self.driver.post(event)
             self.after_event(event)
-            return
+            return False
         if self.crash_acted:
             self.driver.post(event)
         else:
             self._journal.append(self.world.clock(), event)
         self.restart()
+        return True
 
     def restart(self) -> None:
         """As actors/head.py does it after a death; the loop then asks again, unless it had its answer."""
@@ -317,7 +318,8 @@ class Loop:
     def _asked(self, *ask: Event) -> Release | None:
         self.world.released, self._ask = None, ask
         for event in ask:
-            self.post(event)
+            if self.post(event):
+                break
         while self.world.stopped is None:
             if self.world.released is not None and self._order is not None and self._order.random() < 0.3:
                 break

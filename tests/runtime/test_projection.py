@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereus.api.schemas import DecisionOut, DeviceOut, PlanOut, StepOut, TransitionOut
+from nereus.api.schemas import DecisionOut, DeviceOut, PlanOut, Schema, StepOut, TransitionOut
 from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.policy.admission import Code
-from nereus.runtime.projection import Projection
+from nereus.runtime.projection import Projection, View
 from tests.api.news import STORY, decision, plan, pool, started, step, transition
 
 ALL = 10**6
@@ -61,15 +62,7 @@ def test_device_that_comes_back_under_a_new_endpoint_is_ready_since_then() -> No
 
 
 def test_device_serves_the_stages_of_the_plan_in_force() -> None:
-    wide = TransitionRecord(
-        **{
-            **{
-                name: getattr(transition(1), name)
-                for name in ("step", "epoch", "trigger", "primitives", "joined", "left", "outcome")
-            },
-            "plan": plan(1, training="tp2 dp2", generation="tp1 dp1"),
-        }
-    )
+    wide = replace(transition(1), plan=plan(1, training="tp2 dp2", generation="tp1 dp1"))
     projection = folded([pool(0, {d: f"d{d}.0" for d in range(5)}), started(), wide])
     stages = {view["device"]: view["model_stages"] for view in projection.devices(None, ALL)}
     training = ["actor_training"]
@@ -140,15 +133,15 @@ def test_projection_of_any_news_counts_what_plain_counting_counts(news: list[New
 @given(NEWS)
 def test_views_of_any_news_are_json_in_the_form_that_the_api_promises(news: list[News]) -> None:
     projection = folded(news)
-    pages = {
-        DecisionOut: projection.decisions(None, ALL),
-        TransitionOut: projection.transitions(None, ALL),
-        DeviceOut: projection.devices(None, ALL),
-        PlanOut: [projection.plan_view()],
-        StepOut: [projection.step_view()],
-    }
-    for schema, views in pages.items():
-        for view in filter(None, views):
+    pages: list[tuple[type[Schema], list[View]]] = [
+        (DecisionOut, projection.decisions(None, ALL)),
+        (TransitionOut, projection.transitions(None, ALL)),
+        (DeviceOut, projection.devices(None, ALL)),
+        (PlanOut, [view for view in [projection.plan_view()] if view is not None]),
+        (StepOut, [view for view in [projection.step_view()] if view is not None]),
+    ]
+    for schema, views in pages:
+        for view in views:
             assert json.loads(json.dumps(view, allow_nan=False)) == view
             assert schema.model_validate(view, strict=True).model_dump() == view
 
