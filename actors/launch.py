@@ -13,12 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from actors.api import Api
 from actors.head import HEAD_LANES, Head, HeadSpec
 from actors.job import JOB_LANES, JobActor, JobSpec
 from actors.options import DEVICE_RESOURCE, head_options
 from actors.planner import Planner
 from actors.private_cluster import private_cluster
 from actors.rendezvous import Rendezvous
+from nereus.api.address import DEFAULT_PORT
 from nereus.control.effects import News
 from nereus.cost.batch import Batch
 from nereus.cost.memory import predicted_peaks
@@ -48,6 +50,8 @@ class Launched:
     _job: Job
     _head: Any
     _ended: Any
+    api_url: str | None
+    """Where the API answers."""
     _news: list[News] = field(default_factory=list)
 
     def watch(self) -> Iterator[News]:
@@ -116,7 +120,20 @@ def launched(job: Job, folder: Path, address: str | None = None, weights: Path |
         devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent) if pool is None else pool.start()
         spec = HeadSpec(job, folder, devices, pool, loop_name, planner_name)
         head = start(Head, spec, lanes=HEAD_LANES, restarts=True)
-        yield Launched(job, head, loop.run.options(concurrency_group="loop").remote(head))
+        ended = loop.run.options(concurrency_group="loop").remote(head)
+        yield Launched(job, head, ended, _serve_api(start(Api, head)))
+
+
+def _serve_api(api: Any) -> str | None:
+    """Serve the API; its address, or None when no port is free, which is no reason not to run."""
+    import ray
+    from ray.exceptions import RayTaskError
+
+    try:
+        host, port = ray.get(api.start.remote(DEFAULT_PORT))
+    except RayTaskError:
+        return None
+    return f"http://{host}:{port}"
 
 
 def pool_emulator(job: Job) -> PoolEmulator | None:

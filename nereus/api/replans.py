@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 from nereus.api.feed import Feed
@@ -25,22 +24,13 @@ MAX_CANDIDATES = 100
 """Decisions shown of one replan: a policy judges a handful."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request that the controller has."""
-
-    command: ReplanCommand
-    after: int
-    """How many news there were before it."""
-
-
 class Replans:
     """All requests of this API's process."""
 
     def __init__(self, controller: ControllerPort, feed: Feed) -> None:
         self._controller, self._feed = controller, feed
-        self._asked: OrderedDict[str, Asked] = OrderedDict()
-        self._keys: OrderedDict[str, tuple[ReplanIn, Asked | None]] = OrderedDict()
+        self._asked: OrderedDict[str, ReplanCommand] = OrderedDict()
+        self._keys: OrderedDict[str, tuple[ReplanIn, ReplanCommand | None]] = OrderedDict()
         """Under each key the body, and the request unless it is in flight."""
 
     async def ask(self, body: ReplanIn, key: str | None) -> ReplanOut:
@@ -66,7 +56,7 @@ class Replans:
             raise ProblemError(Kind.NOT_FOUND, f"no replan {name!r} was asked for here; the latest {KEPT} are kept")
         return self._view(asked)
 
-    def _known(self, body: ReplanIn, key: str) -> Asked:
+    def _known(self, body: ReplanIn, key: str) -> ReplanCommand:
         first, asked = self._keys[key]
         if first != body:
             raise ProblemError(
@@ -77,26 +67,25 @@ class Replans:
             raise ProblemError(Kind.IN_FLIGHT, f"the request with Idempotency-Key {key!r} has no answer yet; ask again")
         return asked
 
-    async def _submit(self, body: ReplanIn) -> Asked:
+    async def _submit(self, body: ReplanIn) -> ReplanCommand:
         command = ReplanCommand(id=secrets.token_hex(8), dry_run=body.dry_run, forced=body.forced)
         try:
             await self._feed.refresh()
             if self._feed.projection.plan is None:
                 raise ProblemError(Kind.NOT_READY, "; ".join(self._feed.reasons()))
-            asked = Asked(command, self._feed.projection.tallies.news)
             await asyncio.to_thread(self._controller.submit, command)
         except ConnectionError as error:
             raise ProblemError(Kind.CONTROLLER_UNAVAILABLE, f"the controller does not answer: {error}; ask again") from error
-        self._asked[command.id] = asked
+        self._asked[command.id] = command
         _forget_oldest(self._asked)
-        return asked
+        return command
 
-    def _view(self, asked: Asked) -> ReplanOut:
-        decided = self._feed.projection.decided_after(asked.after, MAX_CANDIDATES)
+    def _view(self, asked: ReplanCommand) -> ReplanOut:
+        decided = self._feed.projection.decided_for(asked.id, MAX_CANDIDATES)
         return ReplanOut(
-            id=asked.command.id,
-            dry_run=asked.command.dry_run,
-            forced=asked.command.forced,
+            id=asked.id,
+            dry_run=asked.dry_run,
+            forced=asked.forced,
             state="decided" if decided else "accepted",
             decisions=[DecisionOut(**view) for view in decided],
         )

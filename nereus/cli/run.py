@@ -49,6 +49,8 @@ def _watch(job: Job, address: str | None, folder: Path, display: Display) -> Sum
     with display, (folder / "events.jsonl").open("w") as log:
         display.say(f"{job.name}: {job.steps} steps on {job.cluster.num_devices} devices, run folder {folder}")
         with launched(job, folder, address, weights) as run:
+            if run.api_url is not None:
+                display.say(f"API at {run.api_url}; `nereus status` shows the job")
             for event in run.watch():
                 log.write(json.dumps(event_dict(event)) + "\n")
                 log.flush()

@@ -65,6 +65,9 @@ from nereus.spec.plan import ScriptedTransition
 
 Result = tuple[JobState, tuple[Effect, ...]]
 
+OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
+"""What triggers a replan that someone asked for: no signal has crossed."""
+
 
 def step(state: JobState, event: Event, now_s: float) -> Result:
     """The state after an event, and what to do about it. A fact that belongs to nothing in progress changes nothing."""
@@ -162,7 +165,9 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
         case PlanReady(cycle=cycle), Planning(cycle=asked) if cycle == asked:
             return _plan_ready(state, event, now_s)
         case ReplanRequested(), Steady():
-            return _replan(state, (Trigger(Signal.POOL, event.forced, "an operator asked"),), event)
+            return _replan(state, (OPERATOR,), event)
+        case ReplanRequested(), _:
+            return replace(state, request=event), ()
         case DeviceReady(), Joining():
             return _joining(state, event, now_s)
         case _, Transitioning():
@@ -183,9 +188,10 @@ def _boundary(state: JobState, now_s: float) -> Result:
     if isinstance(state.phase, Planning):
         return _hold_or_go(state, state.phase)
     found = _triggers(state) if state.config.job.policy.adapt else ()
-    if not found:
+    if not found and state.request is None:
         return state, (ReleaseBoundary(release=state.release),)
-    planning, request = _replan(state, found, None)
+    asked = None if found else state.request
+    planning, request = _replan(replace(state, request=None if asked else state.request), found or (OPERATOR,), asked)
     assert isinstance(planning.phase, Planning)
     after, go = _hold_or_go(planning, planning.phase)
     return after, (*request, *go)
@@ -238,14 +244,13 @@ def _replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequeste
         triggers=found,
         horizon_steps=horizons.steps(trigger.signal for trigger in found),
         usable=state.usable,
-        forced=request.forced if request else False,
-        dry_run=request.dry_run if request else False,
+        request=request,
     )
     after = replace(
         state,
         cycle=cycle,
         horizons=horizons,
-        reference=Reference(mean, frozenset(state.usable)),
+        reference=state.reference if request and request.dry_run else Reference(mean, frozenset(state.usable)),
         phase=planning,
     )
     return after, (RequestPlan(cycle=cycle, snapshot=state.snapshot, top=state.config.job.policy.top),)
@@ -260,7 +265,7 @@ def _plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
         verdict = _verdict(state, planning, proposal, event.current_l_step_s)
         changed = {name: plan for name, plan in proposal.stages.items() if plan != state.plan.stages.get(name)}
         news.append(Publish(news=_decision(state, planning, proposal, changed, verdict)))
-        if verdict.is_admitted and not planning.dry_run:
+        if verdict.is_admitted and not (planning.request and planning.request.dry_run):
             admitted = Admitted(
                 cycle=planning.cycle,
                 reason="; ".join(trigger.reason for trigger in planning.triggers),
@@ -292,7 +297,8 @@ def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s:
         proposal.l_step_s,
         proposal.l_tran_s,
         planning.horizon_steps,
-        urgent=planning.is_urgent or planning.forced,
+        urgent=planning.is_urgent,
+        forced=planning.request is not None and planning.request.forced,
         gamma=gamma,
     )
 
@@ -307,6 +313,7 @@ def _decision(
         target={name: str(plan) for name, plan in changed.items()},
         verdict=verdict,
         proposal=proposal,
+        command=planning.request.command if planning.request else None,
     )
 
 

@@ -106,6 +106,8 @@ class Decision:
     """Layout and devices of each model-stage that would change."""
     verdict: Verdict
     proposal: Proposal
+    command: str | None = None
+    """The id of the operator's request that it answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nereus.control.carrying import Carrying
+from nereus.control.events import ReplanRequested
 from nereus.emu.plan import DeviceId, StagePlan
 from nereus.layout.catalog import EndpointId
 from nereus.policy.triggers import Trigger
@@ -44,8 +45,8 @@ class Planning:
     horizon_steps: float
     usable: tuple[DeviceId, ...]
     """The pool of the snapshot."""
-    forced: bool = False
-    dry_run: bool = False
+    request: ReplanRequested | None = None
+    """The operator's request that it answers."""
     holding: bool = False
     """Whether the loop waits for the answer: the plan in force would not survive another step."""
     recovering: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nereus.control.events import ReplanRequested
 from nereus.control.phases import Idle, Phase
 from nereus.control.report import Release, StepReport
 from nereus.cost.batch import Batch
@@ -61,6 +62,8 @@ class JobState:
     links: LinkRates = field(default_factory=LinkRates)
     cycle: int = 0
     """Replans so far."""
+    request: ReplanRequested | None = None
+    """An operator's request that came at a bad moment, for the next boundary."""
 
     @property
     def usable(self) -> tuple[DeviceId, ...]:

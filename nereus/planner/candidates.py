@@ -26,7 +26,7 @@ class Candidate:
     state_bytes: int
     """On each device, while the unit is there: the fullest rank."""
     live_bytes: int
-    """On top while it computes: the busiest rank, which need not be the fullest; so no device is ever fuller than this says."""
+    """On top while it computes: the busiest rank, which need not be the fullest: no device is fuller than both say."""
 
     @property
     def num_devices(self) -> int:

@@ -21,6 +21,8 @@ class Code(StrEnum):
     """It pays within gamma * H_x."""
     ADMITTED_URGENT = "admitted_urgent"
     """The current plan cannot go on; payback is waived."""
+    ADMITTED_FORCED = "admitted_forced"
+    """An operator wants it whether it pays or not."""
     REJECTED_PAYBACK = "rejected_payback"
     """It takes longer to pay than conditions are expected to hold."""
     REJECTED_NO_GAIN = "rejected_no_gain"
@@ -47,11 +49,18 @@ class Verdict:
 
     @property
     def is_admitted(self) -> bool:
-        return self.code in (Code.ADMITTED, Code.ADMITTED_URGENT)
+        return self.code in (Code.ADMITTED, Code.ADMITTED_URGENT, Code.ADMITTED_FORCED)
 
 
 def admit(
-    current_s: float, target_s: float, l_tran_s: float, horizon_steps: float, *, urgent: bool, gamma: float = GAMMA
+    current_s: float,
+    target_s: float,
+    l_tran_s: float,
+    horizon_steps: float,
+    *,
+    urgent: bool,
+    forced: bool = False,
+    gamma: float = GAMMA,
 ) -> Verdict:
     """The verdict on a feasible transition from a plan of `current_s` per step to one of `target_s`."""
     delta = current_s - target_s
@@ -61,6 +70,8 @@ def admit(
 
     if urgent:
         return verdict(Code.ADMITTED_URGENT, f"the plan cannot go on; moving takes {l_tran_s:.2f} s")
+    if forced:
+        return verdict(Code.ADMITTED_FORCED, f"an operator forced it; moving takes {l_tran_s:.2f} s")
     if delta <= 0:
         return verdict(Code.REJECTED_NO_GAIN, f"a step would take {target_s:.2f} s instead of {current_s:.2f} s")
     payback, allowed = l_tran_s / delta, gamma * horizon_steps

@@ -22,9 +22,6 @@ from nereus.runtime.summary import plan_dict
 View = dict[str, Any]
 """Plain values, ready for JSON."""
 
-OPERATOR = "an operator asked"
-"""The trigger of a replan that somebody asked for, word for word as the control core gives it."""
-
 
 @dataclass(slots=True)
 class Tallies:
@@ -66,7 +63,7 @@ class Projection:
         """Of the last transition."""
         self._plan_since_step = 0
         self._decisions: list[View] = []
-        self._decision_news: list[int] = []
+        self._commands: list[str | None] = []
         """How many news there were with each decision."""
         self._transitions: list[View] = []
         self._pool: dict[DeviceId, View] = {}
@@ -118,14 +115,10 @@ class Projection:
         """Decisions below number `before`, newest first; they are numbered from 1."""
         return _newest(self._decisions, before, limit)
 
-    def decided_after(self, news: int, limit: int) -> list[View]:
-        """The decisions of the first replan that an operator asked for which came after the first `news` news, in order."""
-        asked = [
-            view
-            for view, at in zip(self._decisions, self._decision_news, strict=True)
-            if at > news and OPERATOR in view["triggers"]
-        ]
-        return [view for view in asked if view["cycle"] == asked[0]["cycle"]][:limit]
+    def decided_for(self, command: str, limit: int) -> list[View]:
+        """The decisions that answer an operator's request, in order."""
+        asked = [v for v, c in zip(self._decisions, self._commands, strict=True) if c == command]
+        return asked[:limit]
 
     def transitions(self, before: int | None, limit: int) -> list[View]:
         """Transitions below number `before`, newest first; they are numbered from 1."""
@@ -179,7 +172,7 @@ class Projection:
     def _fold_decision(self, decision: Decision) -> None:
         proposal, verdict = decision.proposal, decision.verdict
         self.tallies.decisions[str(verdict.code)] += 1
-        self._decision_news.append(self.tallies.news)
+        self._commands.append(decision.command)
         self._decisions.append(
             {
                 "number": len(self._decisions) + 1,

@@ -10,7 +10,6 @@ from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
 from nereus.policy.admission import Code, Verdict
 from nereus.policy.proposal import Proposal
-from nereus.runtime.projection import OPERATOR
 from tests.builders import make_plan
 
 MIB = 2**20
@@ -57,13 +56,14 @@ def decision(
     cycle: int = 1,
     delta_s: float = 0.5,
     l_tran_s: float = 2.0,
-    by_operator: bool = False,
+    command: str | None = None,
 ) -> Decision:
     """Training would go to tp1 dp2: 1.5 s a step; moving there takes 2 s, and pays in 4 steps."""
     return Decision(
         step=1,
         cycle=cycle,
-        triggers=(OPERATOR,) if by_operator else ("the pool went from 2 to 3 devices",),
+        triggers=("an operator asked" if command else "the pool went from 2 to 3 devices",),
+        command=command,
         target={"actor_training": "tp1 dp2 on 0-1"},
         verdict=Verdict(code, delta_s, l_tran_s, 3.0, 0.5, f"the reason is {code.value}"),
         proposal=Proposal(

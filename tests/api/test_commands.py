@@ -68,7 +68,7 @@ def test_status_of_a_job_that_starts_says_what_it_waits_for(young: Api) -> None:
 
 
 def decide(command: ReplanCommand) -> Iterable[News]:
-    return [decision(Code.REJECTED_NO_GAIN, cycle=7, by_operator=True), decision(Code.ADMITTED, cycle=7, by_operator=True)]
+    return [decision(code, cycle=7, command=command.id) for code in (Code.REJECTED_NO_GAIN, Code.ADMITTED)]
 
 
 def test_replan_hands_the_options_on_and_shows_what_was_decided(api: Api) -> None:

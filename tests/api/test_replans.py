@@ -41,12 +41,12 @@ def test_request_without_fields_is_neither_dry_nor_forced(api: Api) -> None:
 
 
 def test_request_shows_what_was_decided_for_it_and_not_what_was_decided_before_or_later(api: Api) -> None:
-    api.tell(decision(cycle=2, by_operator=True))
+    api.tell(decision(cycle=2, command="another"))
 
     def decide(command: ReplanCommand) -> Iterable[News]:
         drift = decision(cycle=3)
-        asked = [decision(code, cycle=4, by_operator=True) for code in (Code.REJECTED_NO_GAIN, Code.ADMITTED)]
-        return [drift, *asked, decision(cycle=5, by_operator=True)]
+        asked = [decision(code, cycle=4, command=command.id) for code in (Code.REJECTED_NO_GAIN, Code.ADMITTED)]
+        return [drift, *asked, decision(cycle=5, command="another")]
 
     api.controller.on_submit = decide
     where = api.post(REPLANS, {"forced": True}).headers["Location"]

@@ -5,7 +5,7 @@ Written from the paper and the design, not from the code. It shares with the sea
     TP a power of two that divides the heads, kv heads divide TP or the reverse; all TP groups fit inside nodes
     PP a power of two, at most the layers; 1 for the model-stage that generates      DP divides the batch
     tp * pp * dp within the pool
-    the first device carries all: sum of states + the largest live <= capacity * (1 - headroom), fullest and busiest rank of each
+    the first device carries all: sum of states + the largest live <= capacity * (1 - headroom), of the worst ranks
 """
 
 from __future__ import annotations

@@ -47,8 +47,9 @@ def test_verdict_follows_the_truth_table(saves: float, costs: float, horizon: fl
     assert found.is_admitted == (code in (Code.ADMITTED, Code.ADMITTED_URGENT))
 
 
-def test_only_two_codes_admit() -> None:
-    assert [code for code in Code if Verdict(code, 0, 0, 0, 0, "").is_admitted] == [Code.ADMITTED, Code.ADMITTED_URGENT]
+def test_only_three_codes_admit() -> None:
+    admitting = [code for code in Code if Verdict(code, 0, 0, 0, 0, "").is_admitted]
+    assert admitting == [Code.ADMITTED, Code.ADMITTED_URGENT, Code.ADMITTED_FORCED]
 
 
 @given(current=SECONDS, target=SECONDS, costs=SECONDS, horizon=HORIZONS)

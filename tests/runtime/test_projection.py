@@ -69,14 +69,13 @@ def test_device_serves_the_stages_of_the_plan_in_force() -> None:
     assert stages == {0: ["actor_generation", "actor_training"], 1: training, 2: training, 3: training, 4: []}
 
 
-def test_decisions_of_an_operator_are_found_by_when_they_came() -> None:
-    asked = [decision(Code.REJECTED_NO_GAIN, cycle=2, by_operator=True), decision(Code.ADMITTED, cycle=2, by_operator=True)]
-    later = decision(cycle=4, by_operator=True)
+def test_decisions_of_an_operator_are_found_by_the_command() -> None:
+    asked = [decision(code, cycle=2, command="a") for code in (Code.REJECTED_NO_GAIN, Code.ADMITTED)]
+    later = decision(cycle=4, command="b")
     projection = folded([started(), decision(cycle=1), *asked, decision(cycle=3), later])
-    assert [d["number"] for d in projection.decided_after(1, ALL)] == [2, 3]
-    assert [d["number"] for d in projection.decided_after(2, ALL)] == [2, 3]
-    assert [d["number"] for d in projection.decided_after(4, ALL)] == [5]
-    assert projection.decided_after(6, ALL) == []
+    assert [d["number"] for d in projection.decided_for("a", ALL)] == [2, 3]
+    assert [d["number"] for d in projection.decided_for("b", ALL)] == [5]
+    assert projection.decided_for("c", ALL) == []
 
 
 NUMBER = st.floats(allow_nan=True, allow_infinity=True, width=32)
@@ -105,7 +104,7 @@ REPORTS = st.builds(
     stage_s=st.dictionaries(st.sampled_from(["actor_generation", "actor_training", "weight_sync"]), SECONDS),
 )
 DECISIONS = st.builds(
-    decision, st.sampled_from(Code), cycle=st.integers(1, 4), delta_s=NUMBER, l_tran_s=SECONDS, by_operator=st.booleans()
+    decision, st.sampled_from(Code), cycle=st.integers(1, 4), delta_s=NUMBER, l_tran_s=SECONDS, command=st.sampled_from([None, "a"])
 )
 TRANSITIONS = st.builds(transition, st.integers(1, 9), predicted_s=st.none() | SECONDS)
 NEWS = st.lists(st.one_of(st.builds(started), pools(), REPORTS, DECISIONS, TRANSITIONS), max_size=25)

@@ -1,0 +1,312 @@
+"""The core under random events: whatever comes, in whatever order and however often, its invariants hold.
+
+A rule is one event: a boundary, a change of the pool, a fact that is on its way or came before, an operator, a death, and a
+restart of the controller, which replays its events and asks again for what it waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nereus.control.core import step
+from nereus.control.effects import (
+    BindUnits,
+    Effect,
+    InstallPrograms,
+    ReleaseBoundary,
+    RetireEndpoints,
+    RunOp,
+    SpawnDevices,
+    StopJob,
+    TakeDigests,
+)
+from nereus.control.events import (
+    BoundaryReached,
+    Committed,
+    DeviceReady,
+    DigestsTaken,
+    EndpointDied,
+    Event,
+    Installed,
+    OpCompleted,
+    OpFailed,
+    PlanReady,
+    PoolChanged,
+    ReplanRequested,
+    StepLost,
+)
+from nereus.control.phases import Admitted, Idle, Planning, Starting, Steady, Stopped, Transitioning
+from nereus.control.resume import pending
+from nereus.control.state import JobState
+from nereus.policy.admission import Code
+from tests.control.harness import Core, endpoints, report
+from tests.runtime.loop import adaptive_config
+
+CONFIG = adaptive_config()
+ALL = frozenset(range(8))
+FACTS = (Installed, OpCompleted, DigestsTaken, Committed, PlanReady)
+"""Facts that name the call that they complete, and may therefore come twice or late."""
+
+
+class Controller(RuleBasedStateMachine):
+    """One job of four to eight devices; the loop waits between a boundary and its release."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Core(CONFIG)
+        self.core.plans = False
+        self.loop_waits = True
+        self.retired: set[str] = set()
+        self.dead: set[str] = set()
+        self.there: set[int] = set()
+        self.seen: list[Event] = []
+
+    # --- the world around the core
+
+    def post(self, event: Event) -> None:
+        before = self.core.state
+        effects = self.core.post(event)
+        self.seen.append(event)
+        self.check_effects(before, effects)
+        self.take(effects)
+
+    def take(self, effects: tuple[Effect, ...]) -> None:
+        """What effects do to the world."""
+        for effect in effects:
+            if isinstance(effect, RetireEndpoints):
+                self.retired |= set(effect.endpoints)
+                for endpoint in effect.endpoints:
+                    device, _, birth = endpoint.removeprefix("d").partition(".")
+                    self.core.births[int(device)] = int(birth) + 1
+            if isinstance(effect, ReleaseBoundary):
+                self.loop_waits = False
+            if isinstance(effect, StopJob):
+                self.loop_waits = False
+        gone = self.retired | self.dead
+        self.core.pending = [f for f in self.core.pending if getattr(f, "endpoint", None) not in gone]
+
+    def check_effects(self, before: JobState, effects: tuple[Effect, ...]) -> None:
+        state = self.core.state
+        releases = [effect for effect in effects if isinstance(effect, ReleaseBoundary)]
+        assert len(releases) <= 1, "one release for one boundary"
+        if releases:
+            assert self.loop_waits, "a release that nobody waits for"
+        assert state.plan.epoch - before.plan.epoch in (0, 1)
+        if state.plan.epoch == before.plan.epoch and not isinstance(before.phase, Idle | Starting):
+            assert state.plan == before.plan
+            assert set(state.bound) <= set(before.bound), "units come with a commit only"
+        for effect in effects:
+            assert not (named(effect) & self.retired), f"{type(effect).__name__} names a retired endpoint"
+
+    # --- rules
+
+    @initialize(extra=st.integers(0, 4))
+    def start(self, extra: int) -> None:
+        self.there = set(range(4 + extra))
+        self.core.start(sorted(self.there))
+        self.loop_waits = False
+
+    def running(self) -> bool:
+        return not isinstance(self.core.state.phase, Stopped)
+
+    def loop_runs(self) -> bool:
+        return self.running() and not self.loop_waits
+
+    @precondition(loop_runs)
+    @rule(
+        tokens=st.sampled_from([6.0, 9.0, 14.0, 24.0]),
+        arriving=st.frozensets(st.sampled_from(sorted(ALL)), max_size=3),
+        leaving=st.frozensets(st.sampled_from(sorted(ALL)), max_size=2),
+        notice=st.integers(1, 3),
+        changes=st.booleans(),
+    )
+    def boundary(self, tokens: float, arriving: frozenset[int], leaving: frozenset[int], notice: int, changes: bool) -> None:
+        state = self.core.state
+        now = state.step + 1
+        gone = {device for device, end in state.leaving.items() if end <= now}
+        came = sorted(arriving - self.there) if changes else []
+        goes = (
+            {d: now + notice for d in sorted(leaving) if d in state.endpoint_of and d not in state.leaving}
+            if changes
+            else {}
+        )
+        if len(set(state.usable) - set(goes)) < 2:
+            goes = {}
+        self.loop_waits = True
+        if came or goes or gone:
+            self.there = (self.there | set(came)) - gone
+            self.post(PoolChanged(step=now, arriving=tuple(came), leaving=goes, gone=tuple(sorted(gone))))
+        if self.running():
+            self.post(BoundaryReached(report=report(self.core.state, now, tokens)))
+
+    @precondition(lambda self: self.running() and self.core.pending)
+    @rule(place=st.integers(0, 1000), all_of_them=st.booleans())
+    def fact(self, place: int, all_of_them: bool) -> None:
+        """One fact that is on its way, or as many as there are."""
+        self.post(self.core.pending.pop(place % len(self.core.pending)))
+        while all_of_them and self.core.pending and self.running():
+            self.post(self.core.pending.pop(place % len(self.core.pending)))
+
+    @precondition(lambda self: self.running() and any(isinstance(e, FACTS) for e in self.seen))
+    @rule(place=st.integers(0, 1000))
+    def stale_fact(self, place: int) -> None:
+        old = [event for event in self.seen if isinstance(event, FACTS)]
+        event = old[place % len(old)]
+        if getattr(event, "endpoint", None) not in self.retired | self.dead:
+            self.post(event)
+
+    @precondition(lambda self: isinstance(self.core.state.phase, Planning))
+    @rule(answer=st.sampled_from(["real", "infeasible", "nothing", "stale"]))
+    def planner(self, answer: str) -> None:
+        """The planner answers the request that is open."""
+        core, phase = self.core, self.core.state.phase
+        assert isinstance(phase, Planning)
+        (request,) = pending(core.state)[-1:]
+        core.plans = True
+        (ready,) = core.facts(request)
+        core.plans = False
+        assert isinstance(ready, PlanReady)
+        if answer == "infeasible":
+            worse = tuple(replace(p, infeasible=(Code.INFEASIBLE_MEMORY, "it does not fit")) for p in ready.proposals)
+            ready = replace(ready, proposals=worse)
+        elif answer == "nothing":
+            ready = replace(ready, proposals=())
+        elif answer == "stale":
+            ready = replace(ready, cycle=ready.cycle - 1)
+        self.post(ready)
+
+    @precondition(running)
+    @rule(dry_run=st.booleans(), forced=st.booleans())
+    def operator(self, dry_run: bool, forced: bool) -> None:
+        self.post(ReplanRequested(command="x", dry_run=dry_run, forced=forced))
+
+    @precondition(lambda self: self.running() and len(self.core.state.endpoint_of) > 4)
+    @rule(place=st.integers(0, 1000), notices=st.booleans())
+    def death(self, place: int, notices: bool) -> None:
+        """A process dies; the loop may notice, since its step is lost."""
+        endpoint = sorted(self.core.state.endpoint_of.values())[place % len(self.core.state.endpoint_of)]
+        held = any(endpoint in emu.endpoints for emu in self.core.state.bound)
+        runs = not self.loop_waits
+        self.dead.add(endpoint)
+        self.there -= {int(endpoint[1:].partition(".")[0])}
+        self.core.births[int(endpoint[1:].partition(".")[0])] = int(endpoint.rpartition(".")[2]) + 1
+        self.post(EndpointDied(endpoint=endpoint, during="something"))
+        if self.running() and held and runs and notices:
+            self.loop_waits = True
+            self.post(StepLost(endpoint=endpoint, during="a step"))
+
+    @precondition(lambda self: isinstance(self.core.state.phase, Transitioning))
+    @rule(rare=st.integers(0, 9))
+    def failure(self, rare: int) -> None:
+        if rare == 0:
+            self.post(OpFailed(endpoint="d0.0", op="install", error="the disk is on fire"))
+
+    @precondition(running)
+    @rule()
+    def restart(self) -> None:
+        """The controller dies and comes back: what was on its way to it is lost, and is asked for again."""
+        core = self.core
+        core.state = self.replayed()
+        lost = [fact for fact in core.pending if isinstance(fact, DeviceReady)]
+        core.pending = lost  # the re-asking of devices is another test's
+        for effect in pending(core.state):
+            assert not (named(effect) & self.retired)
+            core.pending += [f for f in core.facts(effect) if f not in core.pending]
+        gone = self.retired | self.dead
+        core.pending = [f for f in core.pending if getattr(f, "endpoint", None) not in gone]
+
+    @precondition(lambda self: isinstance(self.core.state.phase, Stopped))
+    @rule(place=st.integers(0, 1000))
+    def anything_after_the_stop(self, place: int) -> None:
+        before = self.core.state
+        self.post(self.seen[place % len(self.seen)])
+        assert self.core.state == before
+
+    # --- what always holds
+
+    def replayed(self) -> JobState:
+        state = JobState(config=CONFIG)
+        for event, at_s in self.core.events:
+            state, _ = step(state, event, at_s)
+        return state
+
+    @invariant()
+    def every_stage_has_a_unit(self) -> None:
+        state = self.core.state
+        if not isinstance(state.phase, Idle | Starting | Stopped):
+            assert set(state.emus) == set(CONFIG.states)
+            assert all(state.emus.values())
+
+    @invariant()
+    def units_of_a_stage_share_a_layout_and_no_device(self) -> None:
+        state = self.core.state
+        for name, emus in state.emus.items():
+            assert {emu.layout for emu in emus} <= {state.plan.stages[name].layout}
+            named = [endpoint for emu in emus for endpoint in emu.endpoints]
+            assert len(named) == len(set(named))
+
+    @invariant()
+    def units_are_on_endpoints_that_are_there(self) -> None:
+        state = self.core.state
+        if not isinstance(state.phase, Stopped):
+            assert set(endpoints(state.bound)) <= set(state.endpoint_of.values())
+
+    @invariant()
+    def devices_of_the_plan_are_there_unless_it_is_being_left(self) -> None:
+        state = self.core.state
+        if not isinstance(state.phase, Stopped) and not recovering(state):
+            assert state.plan.devices <= set(state.endpoint_of)
+
+    @invariant()
+    def replaying_gives_what_is_live(self) -> None:
+        if len(self.core.events) % 5 == 0:
+            assert self.replayed() == self.core.state
+
+    @invariant()
+    def stopped_job_says_why(self) -> None:
+        phase = self.core.state.phase
+        if isinstance(phase, Stopped):
+            assert phase.reason == self.core.stop
+            assert len(phase.reason) > 10
+
+    @invariant()
+    def phase_that_waits_is_waited_for(self) -> None:
+        """Whoever waits has something on its way: a fact, an answer of the planner, or the loop's next boundary."""
+        state = self.core.state
+        if isinstance(state.phase, Transitioning):
+            assert self.core.pending
+        if isinstance(state.phase, Steady) and self.loop_waits:
+            raise AssertionError("the loop waits, and nobody will release it")
+        if isinstance(state.phase, Admitted) and self.loop_waits:
+            raise AssertionError("the loop waits for a plan that waits for the loop")
+
+
+def recovering(state: JobState) -> bool:
+    """Units are gone, and the plan that leaves them is not in force yet."""
+    return sum(len(emus) for emus in state.emus.values()) < sum(stage.dp for stage in state.plan.stages.values())
+
+
+def named(effect: Effect) -> set[str]:
+    """The endpoints that an effect calls."""
+    match effect:
+        case InstallPrograms():
+            return {program.endpoint for program in effect.programs}
+        case RunOp():
+            return set(effect.op.members)
+        case TakeDigests():
+            return set(endpoints(effect.emus))
+        case BindUnits():
+            return set(effect.endpoints)
+        case SpawnDevices():
+            return set()
+    return set()
+
+
+TestController = Controller.TestCase
+TestController.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
