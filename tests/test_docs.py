@@ -8,8 +8,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -18,14 +20,18 @@ import nereus.spec
 from nereus import errors
 from nereus.cli.app import app
 from nereus.cli.display import event_dict
+from nereus.control.effects import Decision, DevicesChanged, News, Publish, Started, TransitionRecord
+from nereus.control.phases import ALLOWED
+from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import NereusError
 from nereus.layout.layout import Layout
-from nereus.runtime.boundary import StepReport
-from nereus.runtime.carry_out import Outcome
-from nereus.runtime.events import Started, TransitionReport
-from nereus.runtime.summary import Summary, plan_dict
+from nereus.policy.admission import Code
+from nereus.policy.horizon import EMA_WEIGHT
+from nereus.runtime.summary import SampleCounts, Summary, plan_dict, summarize
 from nereus.spec.declared import Declared
+from tests.control.harness import Core, report
+from tests.runtime.loop import adaptive_config, scripted_config
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -33,7 +39,9 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WORDS = """
 device, endpoint, model-stage, layout, StagePlan, Plan, EMU, unit, logical state, primitive, local DAG, transition DAG,
 epoch, boundary, release, commit, lane, slot, T_sub, digest, counted box, pace, lateness, weight sync, canonical tensor,
-move, ledger
+move, ledger, trigger, signal, reference value, crossing, horizon, cycle, snapshot, proposal, admission, verdict, payback, urgent,
+opportunistic, L_step, L_tran, headroom, event, effect, phase, core, driver, journal, replay, news, projection, port, pool,
+availability trace, notice
 """
 """What the glossary must define, however it is sorted."""
 
@@ -75,16 +83,45 @@ def test_job_file_document_has_as_many_rows_as_there_are_fields() -> None:
     assert sorted(first_cells(text("job-file.md"))) == known
 
 
-def test_command_line_document_has_every_command_and_option() -> None:
-    rows, document = first_cells(text("cli.md")), text("cli.md")
+def commands() -> dict[str, list[str]]:
+    """Each command and its options, as typer knows them; the group itself comes first."""
     group = typer.main.get_command(app)
-    commands = getattr(group, "commands")  # noqa: B009 - a group of typer's own click
-    params = [param for command in (group, *commands.values()) for param in command.params]
-    options = [option for param in params for option in param.opts if option.startswith("-")]
-    assert "--steps" in options
-    assert [option for option in options if option not in rows] == []
-    assert [name for name in commands if f"## nereus {name}\n" not in document] == []
-    assert sorted({row for row in rows if row.startswith("--")} - {"--help"}) == sorted(options)
+    found = {"nereus": group, **{f"nereus {name}": command for name, command in getattr(group, "commands").items()}}  # noqa: B009
+    return {
+        name: [option for param in command.params for option in param.opts if option.startswith("-")]
+        for name, command in found.items()
+    }
+
+
+def section(document: str, heading: str) -> str:
+    """What stands below a heading of the second level, up to the next one; empty without it."""
+    _, _, rest = document.partition(f"\n## {heading}\n")
+    return rest.partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), commands().items(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_command_line_document_has_the_options_of(command: str, options: list[str]) -> None:
+    assert command != "nereus run" or "--availability" in options
+    rows = {row for row in first_cells(section(text("cli.md"), command)) if row.startswith("--")}
+    assert rows - {"--help"} == set(options)
+
+
+def test_command_line_document_has_no_command_that_is_not_there() -> None:
+    headings = [heading for heading in HEADING.findall(text("cli.md")) if heading.startswith("nereus")]
+    assert sorted(headings) == sorted(commands())
+
+
+def test_adaptation_document_has_a_row_for_every_verdict() -> None:
+    rows = first_cells(section(text("adaptation.md"), "The verdicts"))
+    assert sorted(rows) == sorted(str(code) for code in Code)
+
+
+def test_adaptation_document_names_every_phase_and_the_weight_of_the_average() -> None:
+    document = text("adaptation.md")
+    assert [phase.__name__ for phase in ALLOWED if f"`{phase.__name__}`" not in document] == []
+    assert f"weight {EMA_WEIGHT}" in document
 
 
 def test_errors_document_has_a_row_for_every_error() -> None:
@@ -103,23 +140,47 @@ def test_glossary_defines_no_word_twice() -> None:
     assert len(set(words)) == len(words)
 
 
-STAGE = StagePlan("actor_training", Layout(), 1, (0,))
-PLAN = Plan(0, {STAGE.stage: STAGE})
-OUTCOME = Outcome(**{field.name: 0 for field in fields(Outcome)})
-TRANSITION = TransitionReport(step=1, epoch=1, primitives={}, joined=(), left=(), plan=PLAN, outcome=OUTCOME)
+def news() -> Iterator[News]:
+    """What two short runs tell: one by script, one that decides."""
+    scripted, adaptive = Core(scripted_config()).start(range(6)), Core(adaptive_config()).start(range(4))
+    for core in (scripted, adaptive):
+        for tokens in (6.0, 12.0):
+            yield replace(report(core.state, core.state.step + 1, tokens), peak_bytes={"d0.0": 1})
+            core.boundary(tokens)
+            core.settle()
+        yield from (effect.news for effect in core.effects if isinstance(effect, Publish))
+
+
+def events(kind: type[News]) -> list[dict[str, Any]]:
+    """All that was told of one kind, as events.jsonl has it."""
+    found = [event_dict(event) for event in news() if isinstance(event, kind)]
+    assert found, kind
+    return found
 
 
 def test_summary_document_has_every_key_of_the_summary() -> None:
-    transition = {*event_dict(TRANSITION), *(field.name for field in fields(Outcome))} - {"event", "plan", "outcome"}
-    keys = [*(field.name for field in fields(Summary)), *transition]
-    assert [key for key in keys if key not in first_cells(text("summary.md"))] == []
+    told = [event for event in news() if isinstance(event, Started | StepReport | Decision | TransitionRecord)]
+    told.sort(key=lambda event: not isinstance(event, Started))
+    summary = summarize(told, SampleCounts(seen=1, repeated=0, skipped=0), lambda plan, step: 0)
+    entries = [key for entry in (*summary.transitions, *summary.rejected) for key in entry]
+    assert summary.transitions
+    assert summary.rejected
+    keys = {*(field.name for field in fields(Summary)), *entries}
+    assert sorted(key for key in keys if key not in first_cells(text("summary.md"))) == []
 
 
-def test_summary_document_has_every_key_of_an_event_and_of_a_plan() -> None:
-    document = text("summary.md")
-    steps = [field.name for field in fields(StepReport)]
-    keys = [*steps, *event_dict(TRANSITION), *event_dict(Started(plan=PLAN)), *plan_dict(PLAN)[STAGE.stage]]
-    assert [key for key in keys if f"`{key}`" not in document] == []
+@pytest.mark.parametrize("kind", [Started, StepReport, DevicesChanged, Decision, TransitionRecord])
+def test_summary_document_has_every_key_of_an_event(kind: type[News]) -> None:
+    document = section(text("summary.md"), "events.jsonl")
+    (name,) = {event["event"] for event in events(kind)}
+    assert f"`{name}`" in document
+    assert sorted(key for event in events(kind) for key in event if f"`{key}`" not in document) == []
+
+
+def test_summary_document_has_every_key_of_a_plan() -> None:
+    stage = StagePlan("actor_training", Layout(), 1, (0,))
+    keys = plan_dict(Plan(0, {stage.stage: stage}))[stage.stage]
+    assert [key for key in keys if f"`{key}`" not in text("summary.md")] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

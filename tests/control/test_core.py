@@ -431,7 +431,6 @@ def test_dry_run_decides_and_changes_nothing() -> None:
     assert not core.asked(TakeDigests)
 
 
-@pytest.mark.xfail(strict=True, reason="bug: a dry run resets the references, so a change of the pool is forgotten")
 def test_dry_run_leaves_the_references_as_they_are() -> None:
     core = steady()
     core.post(PoolChanged(step=2, arriving=(4, 5, 6, 7), leaving={}))

@@ -104,7 +104,12 @@ REPORTS = st.builds(
     stage_s=st.dictionaries(st.sampled_from(["actor_generation", "actor_training", "weight_sync"]), SECONDS),
 )
 DECISIONS = st.builds(
-    decision, st.sampled_from(Code), cycle=st.integers(1, 4), delta_s=NUMBER, l_tran_s=SECONDS, command=st.sampled_from([None, "a"])
+    decision,
+    st.sampled_from(Code),
+    cycle=st.integers(1, 4),
+    delta_s=NUMBER,
+    l_tran_s=SECONDS,
+    command=st.sampled_from([None, "a"]),
 )
 TRANSITIONS = st.builds(transition, st.integers(1, 9), predicted_s=st.none() | SECONDS)
 NEWS = st.lists(st.one_of(st.builds(started), pools(), REPORTS, DECISIONS, TRANSITIONS), max_size=25)

@@ -1,0 +1,63 @@
+"""What is true now: an event taken into the state, deciding nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from nereus.control.events import BoundaryReached, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
+from nereus.control.state import JobState
+from nereus.cost.rates import Measurement, Rates
+from nereus.cost.work import stage_work
+from nereus.emu.unit import Emu
+from nereus.layout.catalog import EndpointId
+
+
+def mirror(state: JobState, event: Event) -> JobState:
+    """Take in what is true now, deciding nothing."""
+    match event:
+        case DeviceReady():
+            return replace(
+                state,
+                endpoint_of={**state.endpoint_of, event.device: event.endpoint},
+                starting=state.starting - {event.device},
+                flops={**state.flops, event.device: event.peak_flops},
+            )
+        case PoolChanged():
+            return replace(
+                state,
+                endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in event.gone},
+                starting=(state.starting | set(event.arriving)).difference(event.gone, state.endpoint_of),
+                leaving={d: s for d, s in {**state.leaving, **event.leaving}.items() if d not in event.gone},
+                emus=_intact(state, {state.endpoint_of[d] for d in event.gone if d in state.endpoint_of}),
+            )
+        case EndpointDied() | StepLost():
+            gone = {device for device, endpoint in state.endpoint_of.items() if endpoint == event.endpoint}
+            return replace(
+                state,
+                endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in gone},
+                leaving={d: s for d, s in state.leaving.items() if d not in gone},
+                emus=_intact(state, {event.endpoint}),
+            )
+        case BoundaryReached():
+            return _learn(replace(state, step=event.report.step, report=event.report))
+    return state
+
+
+def _intact(state: JobState, dead: Set[EndpointId]) -> dict[str, tuple[Emu, ...]]:
+    """The EMUs of each model-stage without those that lost a rank."""
+    return {name: tuple(emu for emu in emus if not dead & set(emu.endpoints)) for name, emus in state.emus.items()}
+
+
+def _learn(state: JobState) -> JobState:
+    """Calibrate the cost model on the stage times of the last step (paper, section 4.2)."""
+    report, job = state.report, state.config.job
+    assert report is not None
+    batch = state.batch(report.response_tokens_mean)
+    measured = tuple(
+        Measurement(stage_work(stage, job.model, job.dtype, batch), (stage.layout.tp, stage.dp), report.stage_s[name])
+        for name, stage in state.plan.stages.items()
+        if report.stage_s.get(name, 0.0) > 0
+    )
+    rates = state.rates if state.rates is not None else Rates(state.device_flops)
+    return replace(state, rates=rates.learn(measured))

@@ -1,0 +1,124 @@
+"""Transitions: how one begins, what a fact of it leads to, and what holds after its commit.
+
+scripted [-> joining] -> begin -> transitioning, fact by fact -> committed: the new plan is in force, the loop goes on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+from nereus.control.carrying import Carrying, Leg, Task, advance
+from nereus.control.carrying import begin as begin_carrying
+from nereus.control.effects import Effect, Publish, ReleaseBoundary, RetireEndpoints, SpawnDevices, StopJob, TransitionRecord
+from nereus.control.events import DeviceReady, Event, OpFailed
+from nereus.control.phases import Joining, Steady, Stopped, Transitioning
+from nereus.control.programs import programs
+from nereus.control.script import targets
+from nereus.control.state import JobState
+from nereus.emu.plan import Plan, StagePlan
+from nereus.errors import DigestMismatch
+from nereus.policy.proposal import transition_to
+from nereus.spec.plan import ScriptedTransition
+
+Result = tuple[JobState, tuple[Effect, ...]]
+
+
+def scripted(state: JobState, entry: ScriptedTransition, now_s: float) -> Result:
+    """A transition of the job file: its devices start first, then it is carried out whatever it costs."""
+    if entry.join:
+        joining = Joining(devices=frozenset(entry.join), joined=entry.join)
+        return replace(state, phase=joining), (SpawnDevices(devices=entry.join),)
+    return _begin_script(state, entry, (), now_s)
+
+
+def joining(state: JobState, event: DeviceReady, now_s: float) -> Result:
+    joining = state.phase
+    assert isinstance(joining, Joining)
+    left = joining.devices - {event.device}
+    if left:
+        return replace(state, phase=replace(joining, devices=left)), ()
+    entry = next(entry for entry in state.config.job.transitions if entry.step == state.step)
+    return _begin_script(state, entry, joining.joined, now_s)
+
+
+def _begin_script(state: JobState, entry: ScriptedTransition, joined: tuple[int, ...], now_s: float) -> Result:
+    after, effects = begin(state, targets(state, entry), "the job file says so", None, now_s)
+    assert isinstance(after.phase, Transitioning)
+    return replace(after, phase=replace(after.phase, joined=joined, leaving=entry.leave)), effects
+
+
+def begin(state: JobState, changed: Mapping[str, StagePlan], reason: str, l_tran_s: float | None, now_s: float) -> Result:
+    """Leave for new stage plans; the loop waits until the commit."""
+    epoch = state.plan.epoch + 1
+    transition = transition_to(state.snapshot, changed, epoch)
+    made = {name: tuple(emu for emu in transition.result if emu.stage == name) for name in changed}
+    future = replace(state, plan=Plan(epoch, {**state.plan.stages, **changed}), emus={**state.emus, **made})
+    installed, keep = programs(future, (*transition.moving, *transition.held))
+    task = Task(
+        epoch=epoch,
+        transition=transition,
+        programs=installed,
+        before=tuple(emu for name in changed for emu in state.emus[name]),
+        bound=future.bound,
+        keep=keep,
+    )
+    carrying, effects = begin_carrying(task, now_s)
+    phase = Transitioning(carrying=carrying, reason=reason, changed=dict(changed), l_tran_s=l_tran_s)
+    return replace(state, phase=phase), effects
+
+
+def transitioning(state: JobState, event: Event, now_s: float) -> Result:
+    """One fact of a transition; at its end the new plan is in force and the loop goes on."""
+    moving = state.phase
+    assert isinstance(moving, Transitioning)
+    if isinstance(event, OpFailed):
+        epoch = moving.carrying.task.epoch
+        return stop(state, f"transition to epoch {epoch}: {event.op} failed on {event.endpoint}: {event.error}")
+    try:
+        carrying, effects = advance(moving.carrying, event, state.config.states, now_s)
+    except DigestMismatch as error:
+        return stop(state, str(error))
+    if carrying.leg is not Leg.DONE:
+        return replace(state, phase=replace(moving, carrying=carrying)), effects
+    return _committed(state, moving, carrying)
+
+
+def _committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Result:
+    task = carrying.task
+    plan = Plan(task.epoch, {**state.plan.stages, **moving.changed})
+    idle = [d for d in state.leaving if d in state.endpoint_of and d not in plan.devices]
+    left = tuple(sorted({*idle, *moving.leaving}))
+    seconds = carrying.seconds(Leg.INSTALL, Leg.DIGEST_AFTER) + carrying.seconds(Leg.HELD, Leg.DONE)
+    links = state.links if moving.l_tran_s is None else state.links.corrected(moving.l_tran_s, seconds)
+    after = replace(
+        state,
+        phase=Steady(),
+        plan=plan,
+        emus={name: tuple(emu for emu in task.bound if emu.stage == name) for name in state.emus},
+        endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in left},
+        leaving={d: s for d, s in state.leaving.items() if d not in left},
+        links=links,
+    )
+    record = TransitionRecord(
+        step=state.step,
+        epoch=task.epoch,
+        trigger=moving.reason,
+        primitives=task.transition.counts,
+        joined=moving.joined,
+        left=left,
+        plan=plan,
+        outcome={
+            **asdict(carrying.tally),
+            "seconds": seconds,
+            "digest_s": carrying.seconds(Leg.DIGEST_BEFORE, Leg.INSTALL) + carrying.seconds(Leg.DIGEST_AFTER, Leg.HELD),
+            "l_tran_predicted_s": moving.l_tran_s,
+            "digest_equal": True,
+        },
+    )
+    retire = (RetireEndpoints(endpoints=tuple(state.endpoint_of[d] for d in left)),) if left else ()
+    return after, (Publish(news=record), *retire, ReleaseBoundary(release=after.release))
+
+
+def stop(state: JobState, reason: str) -> Result:
+    return replace(state, phase=Stopped(reason=reason)), (StopJob(reason=reason),)

@@ -1,0 +1,167 @@
+"""Replans: what a boundary triggers, when the loop is held for the answer, and the verdict on each proposal.
+
+boundary -> triggers -> replan: RequestPlan -> plan_ready: verdicts in order of L_step -> Admitted, or the plan is kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, RequestPlan
+from nereus.control.events import PlanReady, ReplanRequested
+from nereus.control.moving import begin, scripted, stop
+from nereus.control.phases import Admitted, Planning, Steady
+from nereus.control.state import JobState
+from nereus.emu.plan import StagePlan
+from nereus.policy.admission import Verdict, admit
+from nereus.policy.horizon import Signal
+from nereus.policy.proposal import Proposal
+from nereus.policy.triggers import Observed, Reference, Trigger, triggers
+
+Result = tuple[JobState, tuple[Effect, ...]]
+
+OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
+"""What triggers a replan that someone asked for: no signal has crossed."""
+
+
+def boundary(state: JobState, now_s: float) -> Result:
+    """A step is complete: carry out what was admitted or scripted, else look for triggers and let the loop go on."""
+    script = {entry.step: entry for entry in state.config.job.transitions}
+    if state.step in script:
+        return scripted(state, script[state.step], now_s)
+    if isinstance(state.phase, Admitted):
+        admitted = state.phase
+        if admitted.epoch == state.plan.epoch and admitted.usable == state.usable:
+            return begin(state, admitted.changed, admitted.reason, admitted.l_tran_s, now_s)
+        state = replace(state, phase=Steady())
+    if isinstance(state.phase, Planning):
+        return _hold_or_go(state, state.phase)
+    found = _triggers(state) if state.config.job.policy.adapt else ()
+    if not found and state.request is None:
+        return state, (ReleaseBoundary(release=state.release),)
+    asked = None if found else state.request
+    planning, request = replan(replace(state, request=None if asked else state.request), found or (OPERATOR,), asked)
+    assert isinstance(planning.phase, Planning)
+    after, go = _hold_or_go(planning, planning.phase)
+    return after, (*request, *go)
+
+
+def _hold_or_go(state: JobState, planning: Planning) -> Result:
+    """Let the loop go on while the planner works, unless the plan in force would not survive the next step."""
+    lost = any(state.leaving.get(device, state.step + 2) <= state.step + 1 for device in state.plan.devices)
+    if planning.is_urgent and (lost or _memory_is_short(state)):
+        return replace(state, phase=replace(planning, holding=True)), ()
+    return state, (ReleaseBoundary(release=state.release),)
+
+
+def _memory_is_short(state: JobState) -> bool:
+    """Whether the next step, at its longest responses, is predicted not to fit."""
+    snapshot = state.snapshot
+    longest = state.batch(state.config.job.workload.cap_at(state.step + 1))
+    return replace(snapshot, longest=longest).peak_bytes() > snapshot.usable_bytes
+
+
+def _triggers(state: JobState) -> tuple[Trigger, ...]:
+    report = state.report
+    assert report is not None
+    if state.reference is None:
+        return ()
+    snapshot = state.snapshot
+    # Devices that arrived together become ready one by one: the pool counts as changed when the last one is.
+    growing = bool(state.starting) and set(state.usable) >= state.reference.pool
+    observed = Observed(
+        response_tokens=report.response_tokens_mean,
+        pool=state.reference.pool if growing else frozenset(state.usable),
+        used=state.plan.devices,
+        predicted_bytes=snapshot.peak_bytes(),
+        usable_bytes=snapshot.usable_bytes,
+    )
+    return triggers(observed, state.reference, state.config.job.policy.delta_length)
+
+
+def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested | None) -> Result:
+    """Ask for proposals; references are reset now, whatever comes of it."""
+    horizons = state.horizons
+    if request is None:
+        for trigger in found:
+            if trigger.crossed:
+                horizons = horizons.crossed(trigger.signal, state.step)
+    mean = state.report.response_tokens_mean if state.report else 0.0
+    cycle = state.cycle + 1
+    planning = Planning(
+        cycle=cycle,
+        triggers=found,
+        horizon_steps=horizons.steps(trigger.signal for trigger in found),
+        usable=state.usable,
+        request=request,
+    )
+    after = replace(
+        state,
+        cycle=cycle,
+        horizons=horizons,
+        reference=state.reference if request and request.dry_run else Reference(mean, frozenset(state.usable)),
+        phase=planning,
+    )
+    return after, (RequestPlan(cycle=cycle, snapshot=state.snapshot, top=state.config.job.policy.top),)
+
+
+def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
+    """Judge the proposals in order of L_step until one is admitted; every verdict is published."""
+    planning = state.phase
+    assert isinstance(planning, Planning)
+    news: list[Effect] = []
+    for proposal in event.proposals:
+        verdict = _verdict(state, planning, proposal, event.current_l_step_s)
+        changed = {name: plan for name, plan in proposal.stages.items() if plan != state.plan.stages.get(name)}
+        news.append(Publish(news=_decision(state, planning, proposal, changed, verdict)))
+        if verdict.is_admitted and not (planning.request and planning.request.dry_run):
+            admitted = Admitted(
+                cycle=planning.cycle,
+                reason="; ".join(trigger.reason for trigger in planning.triggers),
+                usable=planning.usable,
+                epoch=state.plan.epoch,
+                changed=changed,
+                l_tran_s=proposal.l_tran_s,
+            )
+            after = replace(state, phase=admitted)
+            if planning.holding:
+                after, effects = begin(after, changed, admitted.reason, admitted.l_tran_s, now_s)
+                news.extend(effects)
+            return after, tuple(news)
+    if planning.recovering:
+        stopped, ended = stop(state, f"{planning.triggers[0].reason}; no plan fits what is left")
+        return stopped, (*news, *ended)
+    go = (ReleaseBoundary(release=state.release),) if planning.holding else ()
+    return replace(state, phase=Steady()), (*news, *go)
+
+
+def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float) -> Verdict:
+    gamma = state.config.job.policy.gamma
+    if proposal.infeasible is not None:
+        code, reason = proposal.infeasible
+        delta = current_s - proposal.l_step_s
+        return Verdict(code, delta, proposal.l_tran_s, planning.horizon_steps, gamma, reason)
+    return admit(
+        current_s,
+        proposal.l_step_s,
+        proposal.l_tran_s,
+        planning.horizon_steps,
+        urgent=planning.is_urgent,
+        forced=planning.request is not None and planning.request.forced,
+        gamma=gamma,
+    )
+
+
+def _decision(
+    state: JobState, planning: Planning, proposal: Proposal, changed: Mapping[str, StagePlan], verdict: Verdict
+) -> Decision:
+    return Decision(
+        step=state.step,
+        cycle=planning.cycle,
+        triggers=tuple(trigger.reason for trigger in planning.triggers),
+        target={name: str(plan) for name, plan in changed.items()},
+        verdict=verdict,
+        proposal=proposal,
+        command=planning.request.command if planning.request else None,
+    )
