@@ -39,9 +39,9 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WORDS = """
 device, endpoint, model-stage, layout, StagePlan, Plan, EMU, unit, logical state, primitive, local DAG, transition DAG,
 epoch, boundary, release, commit, lane, slot, T_sub, digest, counted box, pace, lateness, weight sync, canonical tensor,
-move, ledger, trigger, signal, reference value, crossing, horizon, cycle, snapshot, proposal, admission, verdict, payback, urgent,
-opportunistic, L_step, L_tran, headroom, event, effect, phase, core, driver, journal, replay, news, projection, port, pool,
-availability trace, notice
+move, ledger, trigger, signal, reference value, crossing, horizon, cycle, snapshot, proposal, admission, verdict, payback,
+urgent, opportunistic, L_step, L_tran, headroom, event, effect, phase, core, driver, head, journal, replay, news, projection,
+port, pool, availability trace, notice
 """
 """What the glossary must define, however it is sorted."""
 
@@ -141,8 +141,8 @@ def test_glossary_defines_no_word_twice() -> None:
 
 
 def news() -> Iterator[News]:
-    """What two short runs tell: one by script, one that decides."""
-    scripted, adaptive = Core(scripted_config()).start(range(6)), Core(adaptive_config()).start(range(4))
+    """What two short runs tell: one by script, one that decides and admits nothing."""
+    scripted, adaptive = Core(scripted_config()).start(range(6)), Core(adaptive_config(gamma=0.0)).start(range(4))
     for core in (scripted, adaptive):
         for tokens in (6.0, 12.0):
             yield replace(report(core.state, core.state.step + 1, tokens), peak_bytes={"d0.0": 1})

@@ -2,7 +2,8 @@
 
     digest before -> install -> move, as predecessors end -> digest after == before -> held Destroys -> bind
 
-Nothing is committed before the digests agree. `advance` takes one fact; what belongs to another transition is ignored.
+Nothing is committed before the digests agree. `advance` takes one fact; what belongs to another transition, or comes a
+second time, changes nothing.
 """
 
 from __future__ import annotations
@@ -97,11 +98,13 @@ def advance(carrying: Carrying, event: Event, states: Mapping[str, StateSpec], n
     """Take one fact in. Raises DigestMismatch when the logical state is not what it was; then nothing was committed."""
     task, tally = carrying.task, carrying.tally
     match event, carrying.leg:
-        case DigestsTaken(tag=tag), Leg.DIGEST_BEFORE | Leg.DIGEST_AFTER if tag == _tag(task, carrying.leg):
+        case DigestsTaken(tag=tag, endpoint=who), Leg.DIGEST_BEFORE | Leg.DIGEST_AFTER if (
+            tag == _tag(task, carrying.leg) and who in carrying.waiting
+        ):
             hashed = replace(carrying, boxes=(*carrying.boxes, *event.digests))
             answered = _answered(hashed, event.endpoint)
             return (answered, ()) if answered.waiting else _proved(answered, states, now_s)
-        case Installed(epoch=task.epoch), Leg.INSTALL:
+        case Installed(epoch=task.epoch, endpoint=who), Leg.INSTALL if who in carrying.waiting:
             tally = replace(
                 tally,
                 setup_s=max(tally.setup_s, event.setup_s),
@@ -110,10 +113,10 @@ def advance(carrying: Carrying, event: Event, states: Mapping[str, StateSpec], n
             )
             answered = _answered(replace(carrying, tally=tally), event.endpoint)
             return (answered, ()) if answered.waiting else _enter(answered, Leg.MOVE, now_s)
-        case OpCompleted(op=op), Leg.MOVE | Leg.HELD if op in carrying.running:
+        case OpCompleted(op=op, endpoint=who), Leg.MOVE | Leg.HELD if who in carrying.running.get(op, ()):
             tally = replace(tally, bytes_moved=tally.bytes_moved + event.bytes_received)
             return _op_done(replace(carrying, tally=tally), op, event.endpoint, now_s)
-        case Committed(epoch=task.epoch), Leg.BIND:
+        case Committed(epoch=task.epoch, endpoint=who), Leg.BIND if who in carrying.waiting:
             tally = replace(tally, peak_bytes=max(tally.peak_bytes, event.peak_bytes))
             answered = _answered(replace(carrying, tally=tally), event.endpoint)
             return (answered, ()) if answered.waiting else _enter(answered, Leg.DONE, now_s)
@@ -147,6 +150,8 @@ def _enter(carrying: Carrying, leg: Leg, now_s: float) -> Step:
         waiting = frozenset(endpoint for emu in emus for endpoint in emu.endpoints)
     else:
         waiting = frozenset(task.endpoints)
+    if not waiting:
+        return _enter(at, Leg(leg + 1), now_s)
     asked = replace(at, waiting=waiting)
     return asked, again(asked)
 

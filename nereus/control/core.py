@@ -68,7 +68,7 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
         case JobStarted(), _:
             return state, asked_again(state)
         case EndpointDied() | StepLost(), _:
-            return lost(before, state, event)
+            return lost(before, state, event, now_s)
         case BoundaryReached(), Steady() | Planning() | Admitted():
             return boundary(state, now_s)
         case PlanReady(cycle=cycle), Planning(cycle=asked) if cycle == asked:

@@ -8,7 +8,7 @@ from nereus.control.effects import Effect, ReleaseBoundary, RetireEndpoints, Spa
 from nereus.control.events import EndpointDied, PoolChanged, StepLost
 from nereus.control.moving import stop
 from nereus.control.phases import Admitted, Joining, Planning, Starting, Steady, Transitioning
-from nereus.control.planning import replan
+from nereus.control.planning import carry_out_admitted, replan
 from nereus.control.state import JobState
 from nereus.layout.catalog import EndpointId
 from nereus.policy.horizon import Signal
@@ -32,7 +32,7 @@ def pool(before: JobState, state: JobState, event: PoolChanged) -> Result:
     return state, tuple(effects)
 
 
-def lost(before: JobState, state: JobState, event: EndpointDied | StepLost) -> Result:
+def lost(before: JobState, state: JobState, event: EndpointDied | StepLost, now_s: float) -> Result:
     """A process died, maybe with units on it: go on from the intact ones, or stop with the reason."""
     hit = _units_on(before, (event.endpoint,))
     waits = isinstance(event, StepLost)
@@ -43,6 +43,8 @@ def lost(before: JobState, state: JobState, event: EndpointDied | StepLost) -> R
         return state, ()
     if isinstance(state.phase, Planning):
         return replace(state, phase=replace(state.phase, holding=True)), ()
+    if isinstance(state.phase, Admitted):
+        return carry_out_admitted(state, state.phase, now_s)
     return state, asked_again(state)
 
 

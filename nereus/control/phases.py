@@ -69,6 +69,8 @@ class Admitted:
     changed: Mapping[str, StagePlan]
     l_tran_s: float
     """Predicted seconds of the transition."""
+    recovering: bool = False
+    """Whether units are gone, so that the plan in force cannot go on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Stopped: "the last copy of a model-stage is gone",
     },
     Planning: {
+        Joining: "a scripted transition needs devices",
         Planning: "a newer snapshot replaces the request",
         Admitted: "a proposal was admitted",
         Transitioning: "a proposal was admitted while the loop waited",
@@ -119,6 +122,7 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Stopped: "the last copy of a model-stage is gone",
     },
     Admitted: {
+        Joining: "a scripted transition needs devices",
         Transitioning: "the boundary was reached and the snapshot still holds",
         Steady: "the pool or the units have changed since the decision",
         Planning: "the pool or the units have changed, and a signal crossed",

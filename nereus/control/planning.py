@@ -24,6 +24,9 @@ Result = tuple[JobState, tuple[Effect, ...]]
 OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
 """What triggers a replan that someone asked for: no signal has crossed."""
 
+STALE = Trigger(Signal.POOL, urgent=False, reason="the pool or the units changed after the decision", crossed=False)
+"""What triggers a replan whose predecessor was overtaken by events."""
+
 
 def boundary(state: JobState, now_s: float) -> Result:
     """A step is complete: carry out what was admitted or scripted, else look for triggers and let the loop go on."""
@@ -31,28 +34,40 @@ def boundary(state: JobState, now_s: float) -> Result:
     if state.step in script:
         return scripted(state, script[state.step], now_s)
     if isinstance(state.phase, Admitted):
-        admitted = state.phase
-        if admitted.epoch == state.plan.epoch and admitted.usable == state.usable:
-            return begin(state, admitted.changed, admitted.reason, admitted.l_tran_s, now_s)
-        state = replace(state, phase=Steady())
-    if isinstance(state.phase, Planning):
-        return _hold_or_go(state, state.phase)
+        return carry_out_admitted(state, state.phase, now_s)
     found = _triggers(state) if state.config.job.policy.adapt else ()
-    if not found and state.request is None:
+    if isinstance(state.phase, Planning):
+        if state.phase.is_urgent or not any(trigger.urgent for trigger in found):
+            return _hold_or_go(state, state.phase)
+    elif not found and state.request is None:
         return state, (ReleaseBoundary(release=state.release),)
     asked = None if found else state.request
-    planning, request = replan(replace(state, request=None if asked else state.request), found or (OPERATOR,), asked)
-    assert isinstance(planning.phase, Planning)
-    after, go = _hold_or_go(planning, planning.phase)
-    return after, (*request, *go)
+    return _ask(replace(state, request=None if asked else state.request), found or (OPERATOR,), asked)
+
+
+def carry_out_admitted(state: JobState, admitted: Admitted, now_s: float) -> Result:
+    """The loop waits: leave for the admitted plan, if pool and units are still as in its snapshot, else look again."""
+    if admitted.epoch == state.plan.epoch and admitted.usable == state.usable:
+        return begin(state, admitted.changed, admitted.reason, admitted.l_tran_s, now_s)
+    return _ask(replace(state, phase=Steady()), _triggers(state) or (STALE,), None, recovering=admitted.recovering)
+
+
+def _ask(
+    state: JobState, found: tuple[Trigger, ...], request: ReplanRequested | None, *, recovering: bool = False
+) -> Result:
+    """Ask for a plan at a boundary, where the loop is let go or held."""
+    after, effects = replan(state, found, request)
+    assert isinstance(after.phase, Planning)
+    after, go = _hold_or_go(after, replace(after.phase, recovering=recovering))
+    return after, (*effects, *go)
 
 
 def _hold_or_go(state: JobState, planning: Planning) -> Result:
     """Let the loop go on while the planner works, unless the plan in force would not survive the next step."""
     lost = any(state.leaving.get(device, state.step + 2) <= state.step + 1 for device in state.plan.devices)
-    if planning.is_urgent and (lost or _memory_is_short(state)):
+    if planning.recovering or (planning.is_urgent and (lost or _memory_is_short(state))):
         return replace(state, phase=replace(planning, holding=True)), ()
-    return state, (ReleaseBoundary(release=state.release),)
+    return replace(state, phase=planning), (ReleaseBoundary(release=state.release),)
 
 
 def _memory_is_short(state: JobState) -> bool:
@@ -110,6 +125,10 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
     """Judge the proposals in order of L_step until one is admitted; every verdict is published."""
     planning = state.phase
     assert isinstance(planning, Planning)
+    if planning.holding and planning.usable != state.usable:
+        again, effects = replan(state, planning.triggers, planning.request)
+        assert isinstance(again.phase, Planning)
+        return replace(again, phase=replace(again.phase, holding=True, recovering=planning.recovering)), effects
     news: list[Effect] = []
     for proposal in event.proposals:
         verdict = _verdict(state, planning, proposal, event.current_l_step_s)
@@ -123,6 +142,7 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 epoch=state.plan.epoch,
                 changed=changed,
                 l_tran_s=proposal.l_tran_s,
+                recovering=planning.recovering,
             )
             after = replace(state, phase=admitted)
             if planning.holding:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from nereus.control.carrying import Leg, again
-from nereus.control.effects import BindUnits, Effect, InstallPrograms, RequestPlan, SeedUnits, SpawnDevices
-from nereus.control.phases import Joining, Planning, Starting, Transitioning
+from nereus.control.effects import BindUnits, Effect, InstallPrograms, RequestPlan, SeedUnits, SpawnDevices, StopJob
+from nereus.control.phases import Joining, Planning, Starting, Stopped, Transitioning
 from nereus.control.programs import programs
 from nereus.control.state import JobState
 
 
 def pending(state: JobState) -> tuple[Effect, ...]:
     """The effects whose completions are still waited for. A wait at the boundary is asked for again by the loop itself."""
+    arriving = (SpawnDevices(devices=tuple(sorted(state.starting))),) if state.starting else ()
+    return (*arriving, *_of_phase(state))
+
+
+def _of_phase(state: JobState) -> tuple[Effect, ...]:
     match state.phase:
+        case Stopped():
+            return (StopJob(reason=state.phase.reason),)
         case Starting():
             return _starting(state, state.phase)
         case Planning():

@@ -31,20 +31,20 @@ def starting(state: JobState, event: Event) -> Result:
     phase = state.phase
     assert isinstance(phase, Starting)
     match event:
-        case DeviceReady():
+        case DeviceReady() if event.device in phase.devices:
             left = phase.devices - {event.device}
             if left:
                 return replace(state, phase=replace(phase, devices=left)), ()
             return _install(state)
-        case Installed():
+        case Installed() if event.endpoint in phase.installing:
             waiting = phase.installing - {event.endpoint}
             after = replace(state, phase=replace(phase, installing=waiting))
             return (after, ()) if waiting else _seed(after)
-        case Seeded():
+        case Seeded() if event.endpoint in phase.seeding:
             waiting = phase.seeding - {event.endpoint}
             after = replace(state, phase=replace(phase, seeding=waiting))
             return (after, ()) if waiting else _bind(after)
-        case Committed():
+        case Committed() if event.endpoint in phase.binding:
             waiting = phase.binding - {event.endpoint}
             after = replace(state, phase=replace(phase, binding=waiting))
             return (after, ()) if waiting else _begun(after)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from actors.job import WEIGHTS_FILE
-from actors.launch import launched
+from actors.launch import Launched, launched
 from nereus.control.effects import News, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.runtime.summary import Summary
@@ -96,9 +96,13 @@ def stage(tp: int, pp: int, dp: int, devices: str, micro_batch: int = 1) -> dict
     return {"tp": tp, "pp": pp, "dp": dp, "devices": devices, "micro_batch": micro_batch}
 
 
-def run(job: Job, folder: Path) -> Run:
-    """Run a job to its end on a private cluster; all its processes are gone afterwards."""
+def run(job: Job, folder: Path, look: Callable[[Launched, News], None] | None = None) -> Run:
+    """Run a job to its end on a private cluster; all its processes are gone afterwards. `look` is called with each news."""
     folder.mkdir(parents=True, exist_ok=True)
+    events: list[News] = []
     with launched(job, folder) as launch:
-        events = list(launch.watch())
+        for news in launch.watch():
+            events.append(news)
+            if look is not None:
+                look(launch, news)
         return Run(job, launch.summary(), events, folder)

@@ -52,6 +52,11 @@ def workers_of_the_last_node(processes: Iterable[Process]) -> list[Process]:
     return [child for child in below if child.command.startswith("ray::Worker")]
 
 
+def named(processes: Iterable[Process], actor: str) -> list[Process]:
+    """The processes of an actor, by the name of its class."""
+    return [process for process in processes if re.match(rf"ray::{actor}\b", process.command)]
+
+
 def private_folders(processes: Iterable[Process]) -> set[Path]:
     """The folders of the private clusters that these processes belong to."""
     return {Path(match) for process in processes for match in PRIVATE_FOLDER.findall(process.command)}

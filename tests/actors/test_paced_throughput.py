@@ -10,15 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
-from nereus.rl.ledger import SampleLedger
-from nereus.rl.rollouts import Rollout, RolloutRecorder
-from nereus.rl.task import make_task
-from nereus.spec.job import Job
 from nereus.spec.loading import load_job
 from tests.actors.jobs import GENERATION, REFERENCE, TRAINING, Run, make_job, run, stage
+from tests.actors.uniform import record_uniform
 
 pytestmark = pytest.mark.ray
 
@@ -40,6 +36,8 @@ def paced(tmp_path_factory: pytest.TempPathFactory) -> Run:
         name="paced",
         steps=steps,
         absent=[],
+        availability=None,
+        policy={"adapt": False},
         workload={"response_cap": [{"step": 1, "tokens": RESPONSE_TOKENS}]},
         plan={
             GENERATION: stage(1, 1, 8, "0-7", 32),
@@ -53,35 +51,8 @@ def paced(tmp_path_factory: pytest.TempPathFactory) -> Run:
         ],
         rollouts={"source": "recorded", "path": str(folder / "rollouts"), "record": None},
     )
-    record(job, folder / "rollouts")
+    record_uniform(job, folder / "rollouts", lambda step, row: RESPONSE_TOKENS)
     return run(job, folder / "run")
-
-
-def record(job: Job, folder: Path) -> None:
-    """Rollouts of uniform tokens: generation would only add to the time."""
-    recorder, ledger = RolloutRecorder(folder), SampleLedger(job.task.num_prompts, job.seed)
-    task, each = make_task(job.task.name, job.seed, job.task.num_prompts), job.workload.samples_per_prompt
-    draw = torch.Generator().manual_seed(0)
-    for step in range(1, job.steps + 1):
-        parts = []
-        for sample in ledger.lease(step, job.workload.prompts_per_step):
-            prompt = torch.tensor(task.prompt(sample.prompt).token_ids)
-            responses = torch.randint(job.model.vocab_size, (each, RESPONSE_TOKENS), generator=draw)
-            old = torch.full((each, len(prompt) + RESPONSE_TOKENS), -4.16)
-            old[:, : len(prompt)] = 0
-            parts.append(
-                Rollout(
-                    sample_ids=torch.tensor(sample.responses(each)),
-                    prompt_index=torch.full((each,), sample.prompt),
-                    tokens=torch.cat([prompt.expand(each, -1), responses], 1),
-                    prompt_length=torch.full((each,), len(prompt)),
-                    response_length=torch.full((each,), RESPONSE_TOKENS),
-                    old_logprobs=old,
-                    rewards=torch.rand(each, generator=draw, dtype=torch.float64),
-                )
-            )
-        recorder.write(step, Rollout.concat(parts))
-        ledger.commit(step)
 
 
 def throughput(paced: Run) -> dict[int, float]:

