@@ -105,7 +105,13 @@ class Head:
             ports.adopt()
             driver.start(pending(driver.state))
         while True:
-            driver.post(self._inbox.get())
+            event = self._inbox.get()
+            try:
+                driver.post(event)
+            except Exception as error:
+                # The loop waits for an answer: a controller that cannot go on says so rather than leave it waiting.
+                self._on_stop(f"the controller failed on {type(event).__name__}: {type(error).__name__}: {error}")
+                raise
 
     def _ask(self, event: Event, step: int) -> Release:
         with self._answer:

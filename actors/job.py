@@ -16,7 +16,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from actors.worker_pool import WorkerPool
 from nereus.control.report import Release, StepReport
 from nereus.emu.plan import DeviceId
-from nereus.errors import EndpointLost, NereusError
+from nereus.errors import EndpointLost, JobStopped, NereusError
 from nereus.layout.catalog import EndpointId
 from nereus.rl.assemble import save_weights
 from nereus.rl.describe import describe
@@ -107,5 +107,5 @@ def _ask(head: Any, method: str, *args: Any) -> Release:
     except RayTaskError as error:
         raise (error.cause if isinstance(error.cause, NereusError) else error) from None
     except RayActorError as error:
-        raise EndpointLost("head", method) from error
+        raise JobStopped("the controller died and did not come back; run the job again") from error
     return release

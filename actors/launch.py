@@ -25,7 +25,7 @@ from nereus.control.effects import News
 from nereus.cost.batch import Batch
 from nereus.cost.memory import predicted_peaks
 from nereus.emu.plan import Plan
-from nereus.errors import EndpointLost, NereusError, UserError
+from nereus.errors import JobStopped, NereusError, UserError
 from nereus.layout.catalog import StateSpec
 from nereus.monitor.pool import PoolEmulator
 from nereus.rl.describe import describe
@@ -74,7 +74,7 @@ class Launched:
             cause = error.cause
             raise (cause if isinstance(cause, NereusError) else error) from None
         except RayActorError as error:
-            raise EndpointLost("job", "the run") from error
+            raise JobStopped("the process of the RL loop died, and all workers with it; run the job again") from error
         return summarize(self._news, samples, partial(_predicted_peak, self._job, describe(self._job).states))
 
     def _feed(self) -> Sequence[News]:
@@ -115,7 +115,7 @@ def launched(job: Job, folder: Path, address: str | None = None, weights: Path |
         where = ray.get(rendezvous.start.remote(head_node["NodeManagerAddress"]))
         loop_name, planner_name = f"{folder.name}/loop", f"{folder.name}/planner"
         loop = start(JobActor, JobSpec(job, nodes, where, weights, folder), lanes=JOB_LANES, name=loop_name)
-        start(Planner, name=planner_name)
+        start(Planner, name=planner_name, restarts=True)
         pool = pool_emulator(job)
         devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent) if pool is None else pool.start()
         spec = HeadSpec(job, folder, devices, pool, loop_name, planner_name)

@@ -2,7 +2,7 @@
 
     POST with a key: new -> submitted; the same body again -> the same answer; another body -> 422; still in flight -> 409
 
-What was decided is found in the projection: the first replan for an operator after the request.
+What was decided is found in the projection, by the id of the request.
 """
 
 from __future__ import annotations

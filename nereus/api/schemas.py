@@ -197,7 +197,7 @@ class ReplanOut(Schema):
     state: Literal["accepted", "decided"]
     """accepted: the controller has it. decided: there are decisions."""
     decisions: list[DecisionOut]
-    """Of the first replan for an operator after the request, in the order in which candidates were judged."""
+    """In the order in which candidates were judged."""
 
 
 class Health(Schema):

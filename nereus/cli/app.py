@@ -47,7 +47,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on the last line.")] = False,
     availability: Annotated[Path | None, typer.Option(help="A CSV of the devices available over time.")] = None,
 ) -> None:
-    """Run an RL job: live table, transitions by script, summary."""
+    """Run an RL job: live table, decisions, transitions, summary."""
     from nereus.cli.run import run_job
 
     try:

@@ -17,6 +17,7 @@ from nereus.control.events import (
     EndpointDied,
     Event,
     JobStarted,
+    OpFailed,
     PlanReady,
     PoolChanged,
     ReplanRequested,
@@ -26,7 +27,7 @@ from nereus.control.losing import asked_again, lost, pool
 from nereus.control.mirror import mirror
 from nereus.control.moving import joining, transitioning
 from nereus.control.phases import ALLOWED, Admitted, Idle, Joining, Phase, Planning, Starting, Steady, Stopped, Transitioning
-from nereus.control.planning import OPERATOR, boundary, plan_ready, replan
+from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan
 from nereus.control.starting import starting
 from nereus.control.state import JobState
 from nereus.errors import NereusError
@@ -73,6 +74,8 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
             return boundary(state, now_s)
         case PlanReady(cycle=cycle), Planning(cycle=asked) if cycle == asked:
             return plan_ready(state, event, now_s)
+        case OpFailed(op="propose"), Planning():
+            return no_plan(state, f"the planner failed: {event.error}")
         case ReplanRequested(), Steady():
             return replan(state, (OPERATOR,), event)
         case ReplanRequested(), _:

@@ -35,7 +35,17 @@ def pool(before: JobState, state: JobState, event: PoolChanged) -> Result:
 def lost(before: JobState, state: JobState, event: EndpointDied | StepLost, now_s: float) -> Result:
     """A process died, maybe with units on it: go on from the intact ones, or stop with the reason."""
     hit = _units_on(before, (event.endpoint,))
+    if event.endpoint in before.endpoint_of.values():
+        after, effects = _answer(before, state, event, hit, now_s)
+        return after, (RetireEndpoints(endpoints=(event.endpoint,)), *effects)
+    return _answer(before, state, event, hit, now_s)
+
+
+def _answer(before: JobState, state: JobState, event: EndpointDied | StepLost, hit: list[str], now_s: float) -> Result:
     waits = isinstance(event, StepLost)
+    known = event.endpoint not in before.endpoint_of.values()
+    if waits and known and isinstance(state.phase, Transitioning):
+        return state, ()
     if hit or isinstance(state.phase, Transitioning):
         reason = f"endpoint {event.endpoint} died during {event.during}, with {', '.join(hit) or 'no unit'}"
         return _recover(state, reason, hit, holding=waits)

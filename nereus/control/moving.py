@@ -17,7 +17,7 @@ from nereus.control.programs import programs
 from nereus.control.script import targets
 from nereus.control.state import JobState
 from nereus.emu.plan import Plan, StagePlan
-from nereus.errors import DigestMismatch
+from nereus.errors import DigestMismatch, LayoutError
 from nereus.policy.proposal import transition_to
 from nereus.spec.plan import ScriptedTransition
 
@@ -44,14 +44,18 @@ def joining(state: JobState, event: DeviceReady, now_s: float) -> Result:
 
 def _begin_script(state: JobState, entry: ScriptedTransition, joined: tuple[int, ...], now_s: float) -> Result:
     after, effects = begin(state, targets(state, entry), "the job file says so", None, now_s)
-    assert isinstance(after.phase, Transitioning)
+    if not isinstance(after.phase, Transitioning):
+        return after, effects
     return replace(after, phase=replace(after.phase, joined=joined, leaving=entry.leave)), effects
 
 
 def begin(state: JobState, changed: Mapping[str, StagePlan], reason: str, l_tran_s: float | None, now_s: float) -> Result:
     """Leave for new stage plans; the loop waits until the commit."""
     epoch = state.plan.epoch + 1
-    transition = transition_to(state.snapshot, changed, epoch)
+    try:
+        transition = transition_to(state.snapshot, changed, epoch)
+    except LayoutError as error:
+        return stop(state, f"no order of primitives leads to the next plan: {error}")
     made = {name: tuple(emu for emu in transition.result if emu.stage == name) for name in changed}
     future = replace(state, plan=Plan(epoch, {**state.plan.stages, **changed}), emus={**state.emus, **made})
     installed, keep = programs(future, (*transition.moving, *transition.held))

@@ -115,10 +115,16 @@ def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested
         state,
         cycle=cycle,
         horizons=horizons,
-        reference=state.reference if request and request.dry_run else Reference(mean, frozenset(state.usable)),
+        reference=state.reference if request and request.dry_run else _reference(state, mean),
         phase=planning,
     )
     return after, (RequestPlan(cycle=cycle, snapshot=state.snapshot, top=state.config.job.policy.top),)
+
+
+def _reference(state: JobState, response_tokens: float) -> Reference:
+    """What drift is measured from, from now on."""
+    snapshot = state.snapshot
+    return Reference(response_tokens, frozenset(state.usable), snapshot.peak_bytes() > snapshot.usable_bytes)
 
 
 def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
@@ -149,11 +155,18 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 after, effects = begin(after, changed, admitted.reason, admitted.l_tran_s, now_s)
                 news.extend(effects)
             return after, tuple(news)
+    after, effects = no_plan(state, "no plan fits what is left")
+    return after, (*news, *effects)
+
+
+def no_plan(state: JobState, why: str) -> Result:
+    """Nothing was admitted: keep the plan in force, or stop where it cannot go on."""
+    planning = state.phase
+    assert isinstance(planning, Planning)
     if planning.recovering:
-        stopped, ended = stop(state, f"{planning.triggers[0].reason}; no plan fits what is left")
-        return stopped, (*news, *ended)
+        return stop(state, f"{planning.triggers[0].reason}; {why}; run the job again with more devices or memory")
     go = (ReleaseBoundary(release=state.release),) if planning.holding else ()
-    return replace(state, phase=Steady()), (*news, *go)
+    return replace(state, phase=Steady()), go
 
 
 def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float) -> Verdict:
@@ -180,7 +193,7 @@ def _decision(
         step=state.step,
         cycle=planning.cycle,
         triggers=tuple(trigger.reason for trigger in planning.triggers),
-        target={name: str(plan) for name, plan in changed.items()},
+        target={name: f"{plan}, micro-batch {plan.micro_batch}" for name, plan in changed.items()},
         verdict=verdict,
         proposal=proposal,
         command=planning.request.command if planning.request else None,

@@ -1,6 +1,6 @@
 """What a model-stage has to do, from shapes: FLOPs, calls and messages of its slowest rank.
 
-    StagePlan, Batch -> Work        rates (rates.py) turn Work into seconds (stage.py)
+    StagePlan, Batch -> Work        rates (rates.py) turn Work into seconds (step.py)
 
 A call is one layer's forward of one micro-batch or token step: what is paid per call does not depend on its size. FLOPs of a
 product count two per multiply-add; a backward is twice its forward.

@@ -21,6 +21,8 @@ class Reference:
     response_tokens: float
     pool: frozenset[int]
     """Devices that could be used."""
+    memory_short: bool = False
+    """Whether the plan was predicted not to fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Trigger:
 
 def triggers(observed: Observed, reference: Reference, delta_length: float = DELTA_LENGTH) -> tuple[Trigger, ...]:
     """Every signal that crossed, urgent ones first."""
-    checks = (_pool(observed, reference), _memory(observed), _length(observed, reference, delta_length))
+    checks = (_pool(observed, reference), _memory(observed, reference), _length(observed, reference, delta_length))
     found = [trigger for trigger in checks if trigger is not None]
     return tuple(sorted(found, key=lambda trigger: not trigger.urgent))
 
@@ -70,13 +72,12 @@ def _pool(observed: Observed, reference: Reference) -> Trigger | None:
     return Trigger(Signal.POOL, False, change)
 
 
-def _memory(observed: Observed) -> Trigger | None:
+def _memory(observed: Observed, reference: Reference) -> Trigger | None:
     if observed.predicted_bytes <= observed.usable_bytes:
         return None
     need, have = observed.predicted_bytes / 2**20, observed.usable_bytes / 2**20
-    return Trigger(
-        Signal.MEMORY, True, f"the next step is predicted to need {need:.1f} MiB of {have:.1f} usable on a device"
-    )
+    reason = f"the next step is predicted to need {need:.1f} MiB of {have:.1f} usable on a device"
+    return Trigger(Signal.MEMORY, True, reason, crossed=not reference.memory_short)
 
 
 def _length(observed: Observed, reference: Reference, delta: float) -> Trigger | None:

@@ -64,7 +64,7 @@ class Projection:
         self._plan_since_step = 0
         self._decisions: list[View] = []
         self._commands: list[str | None] = []
-        """How many news there were with each decision."""
+        """The operator's command that each decision answers, if any."""
         self._transitions: list[View] = []
         self._pool: dict[DeviceId, View] = {}
 

@@ -70,6 +70,8 @@ def check_policy(job: Job) -> Iterator[Problem]:
     """Either a script or the policy changes the plan, and only the policy follows a pool that changes."""
     if job.policy.adapt and job.transitions:
         yield Problem("policy.adapt", True, "with scripted transitions it must be false; drop the one or the other")
+    if job.policy.adapt and job.cluster.device.memory is None:
+        yield Problem("cluster.device.memory", None, "plans are made within it: declare it, such as 80GiB, or do not adapt")
     if job.availability is not None and not job.policy.adapt:
         yield Problem("availability", job.availability, "it needs policy.adapt true: a fixed plan can't follow the pool")
 

@@ -26,7 +26,7 @@ class Policy(Declared):
     """Share of a device's memory that no plan may be predicted to use; 0.1 covers the error of a prediction."""
     top: Whole = Field(default=4, ge=1)
     """Candidate plans tried, fastest first, before the current one is kept; each costs the planner a transition DAG."""
-    micro_batches: tuple[Whole, ...] = Field(default=(4, 8, 16, 32, 64), min_length=1)
+    micro_batches: tuple[Annotated[Whole, Field(ge=1)], ...] = Field(default=(4, 8, 16, 32, 64), min_length=1)
     """Sequences of one EMU that go through the model together, to choose from. Few large ones make steps fast and memory
     tight, so that growing responses call for another layout sooner."""
     notice_steps: Whole = Field(default=2, ge=1)

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from actors.head import JOURNAL_FILE
 from nereus.control.effects import Decision
@@ -19,15 +20,13 @@ from tests.actors.jobs import Run
 
 
 def kinds(folder: Path) -> list[str]:
-    """The kinds of all events so far, in order; none before there is a journal."""
-    path = folder / JOURNAL_FILE
-    if not path.exists():
-        return []
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        try:
-            return [kind for (kind,) in connection.execute("select kind from events order by seq")]
-        except sqlite3.OperationalError:
-            return []
+    """The kinds of all events so far, in order."""
+    return _column(folder, "kind")
+
+
+def steps(folder: Path) -> list[int | None]:
+    """For each event so far: the step that it reports, None if it is no report. A restarted head is told of one again."""
+    return _column(folder, "json_extract(body, '$.report.step')")
 
 
 def events(folder: Path) -> list[Event]:
@@ -56,3 +55,15 @@ def assert_replays(run: Run) -> None:
 
 def _verdicts(decisions: Sequence[Decision]) -> list[tuple[object, ...]]:
     return [(d.step, d.cycle, d.triggers, dict(d.target), d.verdict) for d in decisions]
+
+
+def _column(folder: Path, column: str) -> list[Any]:
+    """One column of all events so far; none before there is a journal."""
+    path = folder / JOURNAL_FILE
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        try:
+            return [value for (value,) in connection.execute(f"select {column} from events order by seq")]
+        except sqlite3.OperationalError:
+            return []

@@ -1,15 +1,20 @@
-"""What runs on this machine, from /proc: the descendants of a process, and what is left of them."""
+"""What runs on this machine, from /proc: the descendants of a process, and that nothing is left of them."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 PRIVATE_FOLDER = re.compile(r"/tmp/nereus-[A-Za-z0-9_]+")
 """The folder of a private cluster, in the command lines of its raylets and its store."""
+
+
+LEFTOVER_S = 10.0
+"""Seconds in which the processes of an ended cluster must be gone."""
 
 
 class Process(NamedTuple):
@@ -67,6 +72,23 @@ def users_of(folders: Iterable[Path]) -> list[str]:
     names = [str(folder) for folder in folders]
     commands = [_command(int(name)) for name in os.listdir("/proc") if name.isdigit()]
     return [command for command in commands if any(name in command for name in names)]
+
+
+def assert_nothing_left(before: Iterable[Process]) -> None:
+    """All processes of a cluster have ended, and no other one uses its folder, which is gone."""
+    known = list(before)
+    folders = private_folders(known)
+    assert folders
+    wait_until(lambda: not [p.command for p in known if p.alive] + users_of(folders), LEFTOVER_S)
+    assert not [folder for folder in folders if folder.exists()]
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float) -> None:
+    """Look ten times a second."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {timeout_s} s"
+        time.sleep(0.1)
 
 
 def _stat(pid: int) -> tuple[int, int, str] | None:

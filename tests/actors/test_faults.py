@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -21,16 +22,16 @@ import pytest
 import yaml
 
 from nereus.control.effects import TransitionRecord
-from nereus.control.events import DigestsTaken, StepLost
+from nereus.control.events import StepLost
 from tests.actors import journals
 from tests.actors.equality import Record, assert_equal, differences
 from tests.actors.jobs import GENERATION, REFERENCE, TINY, TRAINING, Run, make_job, run, stage
 from tests.actors.processes import (
     Process,
+    assert_nothing_left,
     descendants,
     named,
-    private_folders,
-    users_of,
+    wait_until,
     workers_of_the_last_node,
 )
 from tests.actors.uniform import record_uniform
@@ -40,9 +41,8 @@ pytestmark = pytest.mark.ray
 
 ROOT = Path(__file__).parents[2]
 
-SPEED = 0.2
-
-CLUSTER: dict[str, Any] = {"nodes": 2, "devices_per_node": 2, "device": {"memory": "256MiB", "speed": SPEED}}
+CLUSTER: dict[str, Any] = {"nodes": 2, "devices_per_node": 2, "device": {"memory": "256MiB", "speed": 0.1}}
+"""Slow devices: a step takes about a second, so that a death can be put into its middle."""
 
 LAST_NODE = ("d2.0", "d3.0")
 """The endpoints on the second of two nodes with two devices each."""
@@ -51,11 +51,27 @@ WORKER_DIES_IN, HEAD_DIES_IN, HEAD_DIES_AFTER = 8, 2, 4
 """Steps: the one in which a worker is killed, the one in which the head is, and the one with a transition at its end, in
 which the head is killed again."""
 
+MID_STEP_S = 0.6
+"""Seconds into a step at which some of its updates are done and some are not."""
+
 END_S = 30.0
 """Seconds from the death to the end of the run: a collective whose peer is gone would wait for 60."""
 
-LEFTOVER_S = 10.0
-"""Seconds in which the processes of an ended cluster must be gone."""
+
+Victims = Callable[[Iterable[Process]], list[Process]]
+"""Who may be killed, of all processes of a run."""
+
+the_head: Victims = partial(named, actor="Head")
+the_planner: Victims = partial(named, actor="Planner")
+
+
+@dataclass(frozen=True)
+class Death:
+    """A process that was killed."""
+
+    victim: Process
+    num_events: int
+    """Events in the journal when it was."""
 
 
 @dataclass
@@ -63,35 +79,36 @@ class Killer:
     """Kills processes of the run in a folder at moments of its journal, on a thread of its own."""
 
     folder: Path
-    killed: list[str] = field(default_factory=list)
-    """What was done, and when in the journal."""
+    root: int = field(default_factory=os.getpid)
+    """The process that has started the run."""
+    deaths: list[Death] = field(default_factory=list)
     ended: Event = field(default_factory=Event)
 
-    def after_steps(self, steps: int, delay_s: float, victims: Callable[[set[Process]], list[Process]]) -> None:
-        """Kill the first victim so long after a step was reported."""
-        self._wait(lambda kinds: kinds.count("BoundaryReached") >= steps)
+    def in_step(self, step: int, delay_s: float, victims: Victims) -> None:
+        """Kill a victim so long after the step before was reported."""
+        self._wait(lambda: step - 1 in journals.steps(self.folder))
         time.sleep(delay_s)
         self._kill(victims)
 
-    def in_transition_after(self, steps: int, victims: Callable[[set[Process]], list[Process]]) -> None:
-        """Kill the first victim as soon as something has been answered in the transition at a step's boundary."""
+    def in_transition_after(self, step: int, victims: Victims) -> None:
+        """Kill a victim as soon as endpoints have answered in the transition at a step's boundary."""
 
-        def is_moving(kinds: list[str]) -> bool:
-            seen = kinds.count("BoundaryReached") >= steps
-            return seen and "Installed" in kinds[[i for i, k in enumerate(kinds) if k == "BoundaryReached"][steps - 1] :]
+        def is_moving() -> bool:
+            steps = journals.steps(self.folder)
+            return step in steps and "Installed" in journals.kinds(self.folder)[steps.index(step) :]
 
         self._wait(is_moving)
         self._kill(victims)
 
-    def _wait(self, condition: Callable[[list[str]], bool]) -> None:
-        while not condition(journals.kinds(self.folder)):
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             if self.ended.wait(0.002):
                 raise RuntimeError("the run has ended")
 
-    def _kill(self, victims: Callable[[set[Process]], list[Process]]) -> None:
-        victim = victims(descendants(os.getpid()))[0]
+    def _kill(self, victims: Victims) -> None:
+        victim = victims(descendants(self.root))[0]
         os.kill(victim.pid, signal.SIGKILL)
-        self.killed.append(f"{victim.command} after {len(journals.kinds(self.folder))} events")
+        self.deaths.append(Death(victim, len(journals.kinds(self.folder))))
 
 
 @contextmanager
@@ -107,17 +124,15 @@ def killing(folder: Path, script: Callable[[Killer], None]) -> Iterator[Killer]:
         thread.join()
 
 
-def the_head(processes: set[Process]) -> list[Process]:
-    return named(processes, "Head")
-
-
 @dataclass(frozen=True)
 class Survived:
     """A run that went on to its end."""
 
     run: Run
     rollouts: Path
-    killed: list[str]
+    head_in_step: Death
+    head_in_transition: Death
+    worker_in_step: Death
 
 
 @pytest.fixture(scope="module")
@@ -140,22 +155,24 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Survived:
     record_uniform(job, folder / "rollouts", lambda step, row: 1 + (3 * row + step) % job.workload.cap_at(step))
 
     def deaths(killer: Killer) -> None:
-        killer.after_steps(HEAD_DIES_IN - 1, 0.3, the_head)
+        killer.in_step(HEAD_DIES_IN, MID_STEP_S, the_head)
         killer.in_transition_after(HEAD_DIES_AFTER, the_head)
-        killer.after_steps(WORKER_DIES_IN - 1, 0.6, lambda all_: workers_of_the_last_node(all_))
+        killer.in_step(WORKER_DIES_IN, MID_STEP_S, workers_of_the_last_node)
 
     with killing(folder / "run", deaths) as killer:
         found = run(job, folder / "run")
-    return Survived(found, folder / "rollouts", killer.killed)
+    return Survived(found, folder / "rollouts", *killer.deaths)
 
 
-def test_all_three_deaths_happened_where_they_should(survived: Survived) -> None:
-    print(survived.killed, [ (s.step, s.step_s, dict(s.stage_s)) for s in survived.run.steps])
-    assert len(survived.killed) == 3
-    (lost,) = [e for e in journals.events(survived.run.folder) if isinstance(e, StepLost)]
+def test_deaths_came_in_the_middle_of_steps_and_of_a_transition(survived: Survived) -> None:
+    kinds, steps = journals.kinds(survived.run.folder), journals.steps(survived.run.folder)
+    first, second = survived.head_in_step.num_events, survived.head_in_transition.num_events
+    assert steps[first - 1] == HEAD_DIES_IN - 1
+    assert {"Installed", "Committed"} <= set(kinds[steps.index(HEAD_DIES_AFTER) : steps.index(HEAD_DIES_AFTER + 1)])
+    assert "Committed" in kinds[second : steps.index(HEAD_DIES_AFTER + 1)]
+    (lost,) = [event for event in journals.events(survived.run.folder) if isinstance(event, StepLost)]
     assert lost.endpoint in LAST_NODE
     assert lost.during == TRAINING
-    assert any(isinstance(e, DigestsTaken) for e in journals.events(survived.run.folder))
 
 
 def test_training_with_deaths_equals_the_single_process(survived: Survived, record_property: Record) -> None:
@@ -177,9 +194,54 @@ def test_plan_after_a_death_is_made_of_intact_units_and_keeps_the_digest(survive
     assert scripted.step == HEAD_DIES_AFTER
     assert recovery.step == WORKER_DIES_IN - 1
     assert "died during actor_training" in recovery.trigger
-    devices = {device for stage_plan in recovery.plan.stages.values() for device in stage_plan.devices}
-    assert len(devices) <= 3
+    assert len({0, 1, 2, 3} - recovery.plan.devices) >= 1
 
 
 def test_journal_of_a_head_that_died_twice_replays_to_the_same_decisions(survived: Survived) -> None:
     journals.assert_replays(survived.run)
+
+
+ONE_COPY: dict[str, Any] = {
+    **TINY,
+    "name": "one-copy",
+    "dtype": "float32",
+    "steps": 100_000,
+    "save_weights": False,
+    "cluster": CLUSTER,
+    "plan": {
+        GENERATION: stage(2, 1, 2, "0-3", 8),
+        REFERENCE: stage(1, 1, 2, "0-1", 4),
+        TRAINING: stage(4, 1, 1, "0-3", 2),
+    },
+}
+"""One EMU of training over two nodes: all others wait in Gloo collectives for the one that is gone."""
+
+
+def test_command_ends_with_exit_code_1_when_the_last_copy_of_a_model_stage_dies(
+    tmp_path: Path, record_property: Record
+) -> None:
+    job, out, err = tmp_path / "job.yaml", tmp_path / "out", tmp_path / "err"
+    job.write_text(yaml.safe_dump(ONE_COPY))
+    arguments = [sys.executable, "-m", "nereus", "run", str(job), "--run-dir", str(tmp_path / "runs")]
+    with out.open("w") as stdout, err.open("w") as stderr:
+        command = subprocess.Popen(arguments, cwd=ROOT, stdout=stdout, stderr=stderr)
+    try:
+        wait_until(lambda: "step   2" in out.read_text() or command.poll() is not None, 120)
+        before, killed_at = descendants(command.pid), time.monotonic()
+        os.kill(workers_of_the_last_node(before)[0].pid, signal.SIGKILL)
+        code = command.wait(END_S + 30)
+        ended_s = time.monotonic() - killed_at
+    finally:
+        command.kill()
+        command.wait()
+    record_property("seconds_to_the_exit", ended_s)
+    assert code == 1, err.read_text()
+    assert ended_s < END_S
+    (line,) = err.read_text().splitlines()
+    assert line.startswith("error: endpoint d"), line
+    assert any(endpoint in line for endpoint in LAST_NODE)
+    assert f"{TRAINING}/0@0" in line, "what it held"
+    assert f"no intact copy of {TRAINING} is left" in line
+    assert "run the job again" in line, "what to do"
+    assert not list(tmp_path.glob("runs/*/summary.json"))
+    assert_nothing_left(before)

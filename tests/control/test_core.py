@@ -316,7 +316,6 @@ def test_pool_that_changes_while_the_planner_works_is_seen_at_the_boundary_after
     assert core.state.phase.is_urgent
 
 
-@pytest.mark.xfail(strict=True, reason="bug: a pool change is not looked at while an opportunistic plan is being made")
 def test_notice_that_comes_while_a_slow_planner_works_does_not_run_out_unseen() -> None:
     core = steady()
     planning(core, 12.0)  # its answer takes longer than the notice
@@ -383,7 +382,6 @@ def test_fact_that_comes_twice_counts_once() -> None:
     assert once.state.emus == twice.state.emus
 
 
-@pytest.mark.xfail(strict=True, reason="bug: bytes and groups of an answer that comes twice are counted twice")
 def test_figures_of_a_fact_that_comes_twice_count_once() -> None:
     script = {"step": 1, "stages": {ACTOR_TRAINING: choice(1, 2, 2, "0-3")}}
     outcomes = []
@@ -398,7 +396,6 @@ def test_figures_of_a_fact_that_comes_twice_count_once() -> None:
     assert outcomes[0] == outcomes[1]
 
 
-@pytest.mark.xfail(strict=True, reason="bug: the start takes an answer that comes twice for the last one of the next leg")
 def test_start_counts_a_fact_that_comes_twice_once() -> None:
     core = Core(scripted_config())
     core.post(JobStarted(devices=tuple(range(6))))
@@ -474,7 +471,6 @@ def test_replan_does_not_count_as_a_crossing() -> None:
     assert core.state.horizons.last_step == {}
 
 
-@pytest.mark.xfail(strict=True, raises=NereusError, reason="bug: Planning and Admitted may not become Joining")
 @pytest.mark.parametrize("answered", [True, False])
 def test_scripted_transition_that_lets_a_device_join_comes_before_an_operators_replan(answered: bool) -> None:
     script = {"step": 2, "join": "6", "stages": {ACTOR_TRAINING: choice(1, 2, 2, "0-3")}}
@@ -512,7 +508,6 @@ def test_endpoint_that_dies_with_the_last_copy_stops_the_job() -> None:
     assert ACTOR_TRAINING in core.stop
 
 
-@pytest.mark.xfail(strict=True, reason="bug: a lost step in Admitted is answered with a release onto units that are gone")
 def test_lost_step_after_the_answer_carries_out_the_admitted_plan() -> None:
     core = steady(num_devices=8)
     core.post(EndpointDied(endpoint="d3.0", during="a step"))
@@ -524,7 +519,6 @@ def test_lost_step_after_the_answer_carries_out_the_admitted_plan() -> None:
     assert 3 not in core.state.plan.devices
 
 
-@pytest.mark.xfail(strict=True, reason="bug: a boundary while units are gone is released onto them")
 def test_boundary_is_held_while_units_are_gone() -> None:
     core = steady(num_devices=8)
     core.plans = False
@@ -532,7 +526,6 @@ def test_boundary_is_held_while_units_are_gone() -> None:
     assert ReleaseBoundary not in [type(effect) for effect in core.boundary()]
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="bug: a plan that is carried out at a held boundary is not checked")
 def test_device_of_the_new_plan_that_dies_while_the_boundary_is_held_is_planned_around() -> None:
     core = steady(num_devices=8)
     core.plans = False

@@ -95,7 +95,6 @@ class Controller(RuleBasedStateMachine):
         assert len(releases) <= 1, "one release for one boundary"
         if releases:
             assert self.loop_waits, "a release that nobody waits for"
-        if releases and not recovering(state):  # see test_boundary_is_held_while_units_are_gone
             release = releases[0].release
             used = {endpoint for emus in release.emus.values() for endpoint in endpoints(emus)}
             assert not used & (self.dead | self.retired), "a release onto an endpoint that is gone"

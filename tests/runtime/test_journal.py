@@ -225,7 +225,6 @@ def test_scripted_job_ends_the_same_wherever_the_head_dies(tmp_path: Path, acted
     assert crash_everywhere(scripted, tmp_path, 3, acted, every=1 if acted else 2) == []
 
 
-@pytest.mark.xfail(strict=True, reason="bug: devices that were starting are not asked for again, and never become ready")
 @pytest.mark.parametrize("acted", [True, False], ids=["after its effects", "before its effects"])
 def test_adaptive_job_ends_the_same_wherever_the_head_dies(tmp_path: Path, acted: bool) -> None:
     assert crash_everywhere(adaptive, tmp_path, 7, acted, every=12) == []
@@ -252,7 +251,6 @@ def test_planning_is_asked_for_again_with_the_same_cycle_and_snapshot(tmp_path: 
     loop.close()
 
 
-@pytest.mark.xfail(strict=True, reason="bug: a job that has stopped does not say so again: the loop waits for ever")
 def test_stopped_job_says_so_again_after_a_restart(tmp_path: Path) -> None:
     world = World(scripted_config(), faults=Faults().fail("d1.0", "Split"), order=Random(1))
     loop = Loop(world, tmp_path / "journal.sqlite")

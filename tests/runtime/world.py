@@ -242,7 +242,8 @@ class World:
         gone = tuple(endpoints)
         self.log.append(Call("retire", gone))
         for endpoint in gone:
-            assert not any(endpoint in emu.endpoints for emu in self.bound), f"{endpoint} serves a unit and is retired"
+            serves = endpoint not in self.dead and any(endpoint in emu.endpoints for emu in self.bound)
+            assert not serves, f"{endpoint} serves a unit and is retired"
             if self.endpoints.pop(endpoint, None) is not None:
                 self._births[int(endpoint[1:].partition(".")[0])] = int(endpoint.rpartition(".")[2]) + 1
 
