@@ -1,6 +1,6 @@
 """What a death changes: nothing, where an intact unit is left; else the run ends at once and says why.
 
-uniform rollouts -> one run in which a worker, then the head (twice) are killed -> equal to the single process?
+uniform rollouts -> one run in which head, planner and a worker are killed -> equal to the single process?
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ CLUSTER: dict[str, Any] = {"nodes": 2, "devices_per_node": 2, "device": {"memory
 LAST_NODE = ("d2.0", "d3.0")
 """The endpoints on the second of two nodes with two devices each."""
 
-WORKER_DIES_IN, HEAD_DIES_IN, HEAD_DIES_AFTER = 8, 2, 4
-"""Steps: the one in which a worker is killed, the one in which the head is, and the one with a transition at its end, in
-which the head is killed again."""
+HEAD_DIES_IN, HEAD_DIES_AFTER, PLANNER_DIES_IN, WORKER_DIES_IN = 2, 4, 6, 8
+"""Steps: the one in which the head is killed, the one with a transition at its end, in which it is killed again, the one in
+which the planner is, and the one in which a worker is, so that there must be a new plan."""
 
 MID_STEP_S = 0.6
 """Seconds into a step at which some of its updates are done and some are not."""
@@ -132,12 +132,13 @@ class Survived:
     rollouts: Path
     head_in_step: Death
     head_in_transition: Death
+    planner_in_step: Death
     worker_in_step: Death
 
 
 @pytest.fixture(scope="module")
 def survived(tmp_path_factory: pytest.TempPathFactory) -> Survived:
-    """The head dies in a step and in a transition, then a worker in a step; all devices are paced, so steps are long."""
+    """The head dies in a step and in a transition, then the planner, then a worker in a step."""
     folder = tmp_path_factory.mktemp("survived")
     job = make_job(
         TINY,
@@ -157,6 +158,7 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> Survived:
     def deaths(killer: Killer) -> None:
         killer.in_step(HEAD_DIES_IN, MID_STEP_S, the_head)
         killer.in_transition_after(HEAD_DIES_AFTER, the_head)
+        killer.in_step(PLANNER_DIES_IN, MID_STEP_S, the_planner)
         killer.in_step(WORKER_DIES_IN, MID_STEP_S, workers_of_the_last_node)
 
     with killing(folder / "run", deaths) as killer:

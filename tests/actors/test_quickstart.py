@@ -1,4 +1,4 @@
-"""The quickstart as a person runs it, cut to 14 steps: one transition, in which node 1 starts."""
+"""The quickstart as a person runs it, to its end: what `make run` shows, in the summary that it leaves."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
-from tests.actors.processes import Process, descendants, private_folders, users_of
+from nereus.spec.loading import load_job
+from tests.actors import journals
+from tests.actors.equality import Record
+from tests.actors.processes import Process, assert_nothing_left, descendants
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(480)]
 
 ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "examples" / "quickstart.yaml"
+STEPS = int(yaml.safe_load(QUICKSTART.read_text())["steps"])
+MEMORY = 24 * 2**20
+"""Bytes that each device declares."""
+
 CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 """Where Ray notes the cluster that others of its commands on this machine connect to."""
 
@@ -24,6 +33,7 @@ KEYS = {
     "reward_first",
     "reward_last",
     "transitions",
+    "rejected",
     "samples_seen",
     "samples_repeated",
     "samples_skipped",
@@ -31,7 +41,17 @@ KEYS = {
     "lateness",
     "final_plan",
 }
-TRANSITION_KEYS = {"step", "primitives", "bytes_moved", "seconds", "digest_equal"}
+TRANSITION_KEYS = {
+    "step",
+    "primitives",
+    "bytes_moved",
+    "seconds",
+    "digest_equal",
+    "epoch",
+    "trigger",
+    "l_tran_predicted_s",
+}
+REJECTED_KEYS = {"reason", "delta_l_s", "l_tran_s", "horizon_steps"}
 
 
 class Ended(NamedTuple):
@@ -53,7 +73,7 @@ def current_cluster() -> str | None:
 @pytest.fixture(scope="module")
 def quickstart(current_cluster: str | None, tmp_path_factory: pytest.TempPathFactory) -> Ended:
     folder = tmp_path_factory.mktemp("quickstart")
-    arguments = ["run", "examples/quickstart.yaml", "--steps", "14", "--json", "--run-dir", str(folder / "runs")]
+    arguments = ["run", str(QUICKSTART), "--json", "--run-dir", str(folder / "runs")]
     started: set[Process] = set()
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
         command = subprocess.Popen([sys.executable, "-m", "nereus", *arguments], cwd=ROOT, stdout=out, stderr=err)
@@ -85,55 +105,80 @@ def test_standard_error_is_empty(quickstart: Ended) -> None:
     assert quickstart.err == ""
 
 
-def test_transition_keeps_the_digest_and_every_sample(summary: dict[str, Any]) -> None:
-    (transition,) = summary["transitions"]
-    assert set(transition) >= TRANSITION_KEYS
-    assert transition["step"] == 12
-    assert transition["digest_equal"] is True
-    assert transition["primitives"]["Extend"] > 0
-    assert transition["bytes_moved"] > 0
-    assert 0 < transition["seconds"] < 30
-    assert summary["samples_seen"] == 14 * 16
+def test_plan_changes_by_itself_with_all_four_primitives(summary: dict[str, Any]) -> None:
+    used = {name for transition in summary["transitions"] for name, count in transition["primitives"].items() if count}
+    assert used == {"Extend", "Destroy", "Merge", "Split"}
+
+
+def test_pool_and_memory_are_among_the_triggers(summary: dict[str, Any]) -> None:
+    reasons = [transition["trigger"] for transition in summary["transitions"]]
+    assert any("which leave" in reason for reason in reasons)
+    assert any("predicted to need" in reason for reason in reasons)
+
+
+def test_every_transition_is_told_in_full_and_keeps_the_digest(summary: dict[str, Any]) -> None:
+    for number, transition in enumerate(summary["transitions"], 1):
+        assert set(transition) >= TRANSITION_KEYS
+        assert transition["epoch"] == number
+        assert transition["digest_equal"] is True
+        assert 0 < transition["l_tran_predicted_s"] < 10
+        assert 0 < transition["seconds"] < 30
+        assert transition["trigger"]
+
+
+def test_rejected_candidates_have_their_payback_figures(summary: dict[str, Any]) -> None:
+    assert all(set(rejected) >= REJECTED_KEYS for rejected in summary["rejected"])
+    unpaid = [rejected for rejected in summary["rejected"] if rejected["code"] == "rejected_payback"]
+    assert unpaid
+    for rejected in unpaid:
+        assert rejected["delta_l_s"] > 0
+        assert rejected["l_tran_s"] / rejected["delta_l_s"] > 0.5 * rejected["horizon_steps"]
+
+
+def test_every_sample_is_used_once(summary: dict[str, Any]) -> None:
+    assert summary["samples_seen"] == STEPS * 16
     assert (summary["samples_repeated"], summary["samples_skipped"]) == (0, 0)
 
 
-def test_reward_is_above_chance_and_rises(summary: dict[str, Any]) -> None:
-    assert summary["steps"] == 14
+def test_reward_starts_at_chance_and_rises_far_above(summary: dict[str, Any], record_property: Record) -> None:
+    record_property("reward", (summary["reward_first"], summary["reward_last"]))
+    assert summary["steps"] == STEPS
     assert 0.15 < summary["reward_first"] < 0.4
-    assert summary["reward_last"] > summary["reward_first"]
+    assert summary["reward_last"] > summary["reward_first"] + 0.3
 
 
 def test_peak_memory_stays_below_what_a_device_declares(summary: dict[str, Any]) -> None:
+    assert load_job(QUICKSTART).cluster.device.memory == MEMORY
     peak = summary["peak_bytes"]
-    assert 0 < peak["measured"] <= 64 * 2**20
-    assert 0 < peak["predicted"] <= 64 * 2**20
+    assert 0 < peak["measured"] <= MEMORY
+    assert 0 < peak["predicted"] <= 0.9 * MEMORY
 
 
-def test_devices_are_hardly_ever_late(summary: dict[str, Any]) -> None:
-    assert 0 <= summary["lateness"] < 0.03
+def test_devices_are_seldom_late(summary: dict[str, Any]) -> None:
+    assert 0 <= summary["lateness"] < 0.1
 
 
-def test_final_plan_is_that_of_the_script(summary: dict[str, Any]) -> None:
-    assert {name: stage["dp"] for name, stage in summary["final_plan"].items()} == {
-        "actor_generation": 8,
-        "reference_inference": 8,
-        "actor_training": 4,
-    }
-
-
-def test_run_folder_holds_the_job_and_every_event(quickstart: Ended) -> None:
+def test_run_folder_holds_the_job_its_journal_and_every_event(quickstart: Ended, summary: dict[str, Any]) -> None:
     events = [json.loads(line) for line in (quickstart.folder / "events.jsonl").read_text().splitlines()]
     kinds = [event["event"] for event in events]
-    assert [kinds.count(kind) for kind in ("started", "step", "transition")] == [1, 14, 1]
-    assert (quickstart.folder / "job.yaml").read_text() == (ROOT / "examples" / "quickstart.yaml").read_text()
+    expected = [1, STEPS, len(summary["transitions"])]
+    assert [kinds.count(kind) for kind in ("started", "step", "transition")] == expected
+    assert (quickstart.folder / "job.yaml").read_text() == QUICKSTART.read_text()
+
+
+def test_journal_replays_to_the_same_decisions_and_effects(quickstart: Ended) -> None:
+    found = journals.replayed(load_job(QUICKSTART), quickstart.folder)
+    events = [json.loads(line) for line in (quickstart.folder / "events.jsonl").read_text().splitlines()]
+    decided = [
+        (event["step"], event["cycle"], event["code"], event["reason"]) for event in events if event["event"] == "decision"
+    ]
+    assert found.first_difference is None
+    assert [(d.step, d.cycle, str(d.verdict.code), d.verdict.reason) for d in found.decisions] == decided
+    assert found.state.step == STEPS
 
 
 def test_run_leaves_no_process_and_no_folder_behind(quickstart: Ended) -> None:
-    folders = private_folders(quickstart.processes)
-    assert len(folders) == 1
-    assert not [process.command for process in quickstart.processes if process.alive]
-    assert not users_of(folders)
-    assert not [folder for folder in folders if folder.exists()]
+    assert_nothing_left(quickstart.processes)
 
 
 def test_run_does_not_become_the_current_cluster_of_the_machine(quickstart: Ended, current_cluster: str | None) -> None:

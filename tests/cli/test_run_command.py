@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import nereus
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
+POOL = ROOT / "examples" / "quickstart-pool.csv"
 
 
 def nereus_command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -34,8 +36,8 @@ def _one_core() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def quickstart_with(path: str, value: Any) -> str:
-    """The text of examples/quickstart.yaml with one field set."""
+def quickstart_with(folder: Path, path: str, value: Any) -> Path:
+    """A copy of examples/quickstart.yaml with one field set, and the trace of its pool beside it."""
     data = yaml.safe_load(QUICKSTART.read_text())
     data["optimizer"]["learning_rate"] = 3e-3  # PyYAML takes 3.0e-3 for a string
     *parents, last = path.split(".")
@@ -43,7 +45,10 @@ def quickstart_with(path: str, value: Any) -> str:
     for part in parents:
         target = target[part]
     target[last] = value
-    return yaml.safe_dump(data)
+    shutil.copy(POOL, folder)
+    job = folder / "job.yaml"
+    job.write_text(yaml.safe_dump(data))
+    return job
 
 
 WRONG = {
@@ -67,6 +72,26 @@ WRONG = {
         {"dp": 3, "devices": "0-2"},
         ["plan.actor_training.dp", "3", "it must divide the global batch of 256", "1, 2, 4 or 8"],
     ),
+    "a trace that is not there": (
+        "availability",
+        "nowhere.csv",
+        ["availability", "nowhere.csv", "there is no such file", "time_s and available_gpus"],
+    ),
+    "a script in a job that adapts": (
+        "transitions",
+        [{"step": 3, "stages": {"actor_training": {"dp": 2, "devices": "0-1"}}}],
+        ["policy.adapt", "True", "with scripted transitions it must be false"],
+    ),
+    "a trace without a policy that follows it": (
+        "policy.adapt",
+        False,
+        ["availability", "it needs policy.adapt true"],
+    ),
+    "a plan on devices that the trace does not have yet": (
+        "plan.actor_training",
+        {"dp": 8, "devices": "0-7", "micro_batch": 16},
+        ["plan.actor_training.devices", "4-7"],
+    ),
     "a speed above the cores": (
         "cluster.device.speed",
         0.2,
@@ -78,10 +103,16 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_job_file_with_a_mistake_ends_at_once_with_one_message_and_exit_code_2(wrong: str, tmp_path: Path) -> None:
     field, value, expected = WRONG[wrong]
-    job = tmp_path / "job.yaml"
-    job.write_text(quickstart_with(field, value))
+    job = quickstart_with(tmp_path, field, value)
     ended = nereus_command("run", str(job), "--run-dir", str(tmp_path / "runs"))
     assert_one_message(ended, expected)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_option_with_a_trace_that_is_not_there_ends_with_one_message_and_exit_code_2(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere.csv")
+    arguments = ["run", str(QUICKSTART), "--run-dir", str(tmp_path / "runs"), "--availability", nowhere]
+    assert_one_message(nereus_command(*arguments), ["availability", nowhere, "there is no such file"])
     assert not (tmp_path / "runs").exists()
 
 
@@ -110,8 +141,8 @@ def assert_one_message(ended: subprocess.CompletedProcess[str], expected: list[s
 def test_help_names_the_commands_and_the_options_of_run() -> None:
     first, run = nereus_command("--help"), nereus_command("run", "--help")
     assert first.returncode == run.returncode == 0
-    assert "run" in first.stdout
-    assert all(option in run.stdout for option in ("JOB", "--steps", "--address", "--run-dir", "--json"))
+    assert all(command in first.stdout for command in ("run", "plan", "status", "replan"))
+    assert all(option in run.stdout for option in ("JOB", "--steps", "--address", "--run-dir", "--json", "--availability"))
 
 
 def test_version_is_that_of_the_package() -> None:
@@ -134,7 +165,9 @@ finally:
 """
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--version"], 0), (["run", "nowhere.yaml"], 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--help"], 0), (["--version"], 0), (["run", "nowhere.yaml"], 2), (["plan", "nowhere.yaml"], 2)]
+)
 def test_neither_ray_nor_torch_is_loaded_before_a_job_starts(arguments: list[str], code: int) -> None:
     ended = python("-c", RUN_MAIN.format(arguments=json.dumps(arguments)))
     assert ended.returncode == code
@@ -147,3 +180,48 @@ def test_importing_nereus_loads_neither_ray_nor_torch() -> None:
     ended = python("-c", "import sys, nereus; print(*sys.modules)")
     assert ended.returncode == 0
     assert not {"ray", "torch", "pydantic", "typer"} & set(ended.stdout.split())
+
+
+def test_plan_prints_the_best_plans_for_each_number_of_devices() -> None:
+    ended = nereus_command("plan", str(QUICKSTART), "--gpus", "4,8", "--top", "2", "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (line,) = ended.stdout.splitlines()
+    found = json.loads(line)
+    assert found["job"] == "quickstart"
+    assert [plan["devices"] for plan in found["plans"]] == [4, 4, 8, 8]
+    for plan in found["plans"]:
+        assert plan["l_step_seconds"] > 0
+        assert 0 < plan["peak_bytes"] <= 0.9 * 24 * 2**20
+        assert set(plan["stages"]) == {"actor_generation", "reference_inference", "actor_training"}
+        for stage in plan["stages"].values():
+            assert stage["tp"] * stage["pp"] * stage["dp"] <= plan["devices"]
+    for best, next_best in (found["plans"][:2], found["plans"][2:]):
+        assert best["l_step_seconds"] <= next_best["l_step_seconds"]
+
+
+def test_plan_without_json_is_a_table_for_a_person() -> None:
+    ended = nereus_command("plan", str(QUICKSTART), "--gpus", "8", "--top", "1")
+    assert ended.returncode == 0
+    assert "8 devices" in ended.stdout
+    assert "actor_training" in ended.stdout
+
+
+@pytest.mark.parametrize("gpus", ["0", "9", "4,99", "four", "4;8", ""])
+def test_plan_for_a_wrong_number_of_devices_ends_with_one_message_and_exit_code_2(gpus: str) -> None:
+    wrong = gpus.removeprefix("4,")
+    assert_one_message(nereus_command("plan", str(QUICKSTART), "--gpus", gpus), ["--gpus", wrong, "is not allowed"])
+
+
+def test_plan_of_a_missing_job_file_ends_with_one_message_and_exit_code_2(tmp_path: Path) -> None:
+    path = tmp_path / "nowhere.yaml"
+    assert_one_message(nereus_command("plan", str(path)), [str(path)])
+
+
+@pytest.mark.parametrize("command", ["status", "replan"])
+def test_command_for_a_running_job_ends_with_one_message_when_there_is_none(command: str) -> None:
+    ended = nereus_command(command, "--url", "http://127.0.0.1:9")
+    assert ended.returncode in (1, 2)
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "127.0.0.1:9" in line

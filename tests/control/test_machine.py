@@ -332,5 +332,5 @@ def named(effect: Effect) -> set[str]:
 
 TestController = Controller.TestCase
 TestController.settings = settings(
-    max_examples=40, stateful_step_count=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=25, stateful_step_count=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -227,7 +227,7 @@ def test_scripted_job_ends_the_same_wherever_the_head_dies(tmp_path: Path, acted
 
 @pytest.mark.parametrize("acted", [True, False], ids=["after its effects", "before its effects"])
 def test_adaptive_job_ends_the_same_wherever_the_head_dies(tmp_path: Path, acted: bool) -> None:
-    assert crash_everywhere(adaptive, tmp_path, 7, acted, every=12) == []
+    assert crash_everywhere(adaptive, tmp_path, 7, acted, every=24) == []
 
 
 def test_recovered_driver_has_the_state_and_the_news_of_the_one_that_died(tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ def write(folder: Path, data: object) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["quickstart", "smollm2-grpo"])
-def test_examples_load_and_fit_two_cores(name: str) -> None:
+@pytest.mark.parametrize(("name", "scripted"), [("quickstart", False), ("smollm2-grpo", True), ("smollm2-adaptive", False)])
+def test_examples_load_and_fit_two_cores(name: str, scripted: bool) -> None:
     job = load_job(EXAMPLES / f"{name}.yaml")
     assert job.name == name
     assert set(job.plan) == set(STAGES)
-    assert job.transitions
+    assert (bool(job.transitions), job.policy.adapt) == (scripted, not scripted)
     check_cores(job, 2)
 
 
