@@ -12,7 +12,7 @@ PURE_TESTS := tests/spec tests/layout tests/emu tests/transition tests/planner t
 help:
 	@echo "make run      run $(JOB) (ARGS='--steps 8 --json' adds options)"
 	@echo "make test     all tests"
-	@echo "make check    lint, types, layers, and the tests that need neither Ray nor torch"
+	@echo "make check    lint, types, layers, and the quick tests that need neither Ray nor torch"
 	@echo "make install  only make .venv"
 
 install: .venv/installed
@@ -32,7 +32,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest $(PURE_TESTS)
+	$(BIN)/python -m pytest $(PURE_TESTS) -m "not thorough"
 
 test: install
 	$(BIN)/python -m pytest

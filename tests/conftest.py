@@ -25,3 +25,31 @@ def data_dir(request: pytest.FixtureRequest) -> Path:
     if not folder.is_dir():
         pytest.skip(f"no measured data in {folder}; --data=DIR names the folder")
     return folder
+
+
+THOROUGH = (
+    "layout/test_moves.py",
+    "transition/test_local_dag.py",
+    "transition/test_transition_dag.py",
+    "transition/test_lowering.py",
+    "planner/",
+    "policy/test_proposal.py",
+    "policy/test_placement.py",
+    "cost/test_memory_prediction.py",
+    "cost/test_rates.py",
+    "control/test_machine.py",
+    "runtime/test_driver.py",
+    "runtime/test_first_light.py",
+    "runtime/test_journal.py",
+    "runtime/test_replay.py",
+    "api/",
+    "cli/",
+)
+"""Tests that search, replay or serve for more than a few seconds: `make test` runs them, `make check` does not."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the thorough tests by where they are."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).as_posix().startswith(THOROUGH):
+            item.add_marker("thorough")

@@ -27,17 +27,19 @@ RESPONSE_TOKENS = 12
 
 @pytest.fixture(scope="module")
 def paced(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The quickstart's model, batch and devices; only the training layout changes."""
+    """The quickstart's model, batch and devices, with memory for all of training on one; only its layout changes."""
     folder = tmp_path_factory.mktemp("paced")
     quickstart = load_job(QUICKSTART)
     steps = STEPS_EACH * len(DEGREES)
+    base = quickstart.model_dump(mode="json")
     job = make_job(
-        quickstart.model_dump(mode="json"),
+        base,
         name="paced",
         steps=steps,
         absent=[],
         availability=None,
         policy={"adapt": False},
+        cluster={"device": {**base["cluster"]["device"], "memory": "64MiB"}},
         workload={"response_cap": [{"step": 1, "tokens": RESPONSE_TOKENS}]},
         plan={
             GENERATION: stage(1, 1, 8, "0-7", 32),
