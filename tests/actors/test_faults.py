@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -74,6 +74,10 @@ class Death:
     """Events in the journal when it was."""
 
 
+class RunEnded(Exception):
+    """There is nobody left to kill."""
+
+
 @dataclass
 class Killer:
     """Kills processes of the run in a folder at moments of its journal, on a thread of its own."""
@@ -103,7 +107,7 @@ class Killer:
     def _wait(self, condition: Callable[[], bool]) -> None:
         while not condition():
             if self.ended.wait(0.002):
-                raise RuntimeError("the run has ended")
+                raise RunEnded
 
     def _kill(self, victims: Victims) -> None:
         victim = victims(descendants(self.root))[0]
@@ -115,7 +119,12 @@ class Killer:
 def killing(folder: Path, script: Callable[[Killer], None]) -> Iterator[Killer]:
     """Carry out a script of deaths while the block runs."""
     killer = Killer(folder)
-    thread = Thread(target=script, args=(killer,), daemon=True)
+
+    def carry_out() -> None:
+        with suppress(RunEnded):
+            script(killer)
+
+    thread = Thread(target=carry_out, daemon=True)
     thread.start()
     try:
         yield killer

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from multiprocessing import get_context
@@ -169,8 +170,10 @@ class Fleet:
 
     def close(self) -> None:
         for endpoint, pipe in self._pipes.items():
-            if self.processes[endpoint].is_alive():
-                pipe.send(None)
+            # A process that was just killed may still look alive.
+            with suppress(OSError):
+                if self.processes[endpoint].is_alive():
+                    pipe.send(None)
         for process in self.processes.values():
             process.join(10)
             if process.is_alive():
