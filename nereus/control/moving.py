@@ -13,7 +13,7 @@ from nereus.control.carrying import begin as begin_carrying
 from nereus.control.effects import Effect, Publish, ReleaseBoundary, RetireEndpoints, SpawnDevices, StopJob, TransitionRecord
 from nereus.control.events import DeviceReady, Event, OpFailed
 from nereus.control.phases import Joining, Steady, Stopped, Transitioning
-from nereus.control.programs import programs
+from nereus.control.programs import programs, weight_sync
 from nereus.control.script import targets
 from nereus.control.state import JobState
 from nereus.emu.plan import Plan, StagePlan
@@ -104,6 +104,7 @@ def _committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Re
         leaving={d: s for d, s in state.leaving.items() if d not in left},
         links=links,
     )
+    after = replace(after, sync_members=weight_sync(after).members)
     record = TransitionRecord(
         step=state.step,
         epoch=task.epoch,

@@ -11,20 +11,7 @@ from nereus.transition.ops import COMPUTE, GroupKey, Op, Program, program_for
 
 def programs(state: JobState, ops: tuple[Op, ...]) -> tuple[tuple[Program, ...], frozenset[GroupKey]]:
     """The programs of all endpoints for the state's plan and units, and the communicators that stay after its commit."""
-    config, epoch = state.config, state.plan.epoch
-    node = {endpoint: config.node_of[device] for device, endpoint in state.endpoint_of.items()}
-
-    def same_node(a: EndpointId, b: EndpointId) -> bool:
-        return node.get(a) == node.get(b)
-
-    sync = lower_sync(
-        state.emus[config.trains],
-        config.states[config.trains],
-        state.emus[config.generates],
-        config.states[config.generates],
-        sync_op(epoch),
-        same_node,
-    )
+    config, epoch, sync = state.config, state.plan.epoch, weight_sync(state)
     members = compute_groups(state.bound, config.job.model.num_kv_heads)
     groups = frozenset(GroupKey.of(group, COMPUTE) for group in members)
     made = tuple(
@@ -32,3 +19,21 @@ def programs(state: JobState, ops: tuple[Op, ...]) -> tuple[tuple[Program, ...],
         for _, endpoint in sorted(state.endpoint_of.items())
     )
     return made, groups | {exchange.group for exchange in sync.exchanges}
+
+
+def weight_sync(state: JobState) -> Op:
+    """The weight sync of the state's plan and units."""
+    config = state.config
+    node = {endpoint: config.node_of[device] for device, endpoint in state.endpoint_of.items()}
+
+    def same_node(a: EndpointId, b: EndpointId) -> bool:
+        return node.get(a) == node.get(b)
+
+    return lower_sync(
+        state.emus[config.trains],
+        config.states[config.trains],
+        state.emus[config.generates],
+        config.states[config.generates],
+        sync_op(state.plan.epoch),
+        same_node,
+    )

@@ -16,7 +16,7 @@ from nereus.control.effects import (
 )
 from nereus.control.events import Committed, DeviceReady, EndpointDied, Event, Installed, OpFailed, Seeded
 from nereus.control.phases import Starting, Steady, Stopped
-from nereus.control.programs import programs
+from nereus.control.programs import programs, weight_sync
 from nereus.control.script import first_plan
 from nereus.control.state import JobState
 from nereus.emu.plan import Plan
@@ -84,5 +84,5 @@ def _bind(state: JobState) -> Result:
 def _begun(state: JobState) -> Result:
     """All units are bound: the loop may run its first step."""
     reference = Reference(float(state.config.job.workload.cap_at(1)), frozenset(state.usable))
-    after = replace(state, phase=Steady(), reference=reference)
+    after = replace(state, phase=Steady(), reference=reference, sync_members=weight_sync(state).members)
     return after, (Publish(news=Started(plan=after.plan)), ReleaseBoundary(release=after.release))

@@ -48,6 +48,8 @@ class JobState:
     emus: Mapping[str, tuple[Emu, ...]] = field(default_factory=dict)
     endpoint_of: Mapping[DeviceId, EndpointId] = field(default_factory=dict)
     """Devices that are ready, and who serves them."""
+    sync_members: tuple[EndpointId, ...] = ()
+    """Who takes part in the epoch's weight sync: not every endpoint sends or receives."""
     starting: frozenset[DeviceId] = frozenset()
     """Devices that have arrived and are not ready yet."""
     leaving: Mapping[DeviceId, int] = field(default_factory=dict)
@@ -118,15 +120,12 @@ class JobState:
     @property
     def release(self) -> Release:
         """What the loop runs its next step on."""
-        members = {
-            e for name in (self.config.trains, self.config.generates) for emu in self.emus[name] for e in emu.endpoints
-        }
         return Release(
             epoch=self.plan.epoch,
             plan=self.plan,
             emus=dict(self.emus),
             sync_op=sync_op(self.plan.epoch),
-            sync_members=tuple(sorted(members)),
+            sync_members=self.sync_members,
         )
 
 
