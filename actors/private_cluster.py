@@ -63,8 +63,9 @@ def private_cluster(declared: Declared) -> Iterator[None]:
             if declared.device.kind == "gpu"
             else {"resources": {DEVICE_RESOURCE: declared.devices_per_node}}
         )
-        cluster = Cluster(initialize_head=True, head_node_args={**options, **devices, "temp_dir": str(temp_dir)})
+        cluster = Cluster()
         try:
+            cluster.add_node(**options, **devices, temp_dir=str(temp_dir))
             for _ in range(declared.nodes - 1):
                 cluster.add_node(**options, **devices)
             ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False, namespace="nereus")

@@ -26,7 +26,7 @@ class StepReport:
     updates: int
     """Optimizer updates since the start."""
     stage_s: Mapping[str, float]
-    """Wall seconds of each model-stage, and of the weight sync before the step."""
+    """Wall seconds of each model-stage, and of the weight sync before the step; empty after a death in the step."""
     step_s: float
     late_s: float
     """By how much paced segments of all devices took longer than declared, see PaceReport."""

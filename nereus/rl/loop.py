@@ -70,6 +70,8 @@ class Progress:
     prepared: list[Prepared] = field(default_factory=list)
     """One per applied update."""
     is_done: bool = False
+    was_interrupted: bool = False
+    """Whether it was begun more than once: its stage times then say nothing about a plan."""
 
 
 class RlLoop:
@@ -101,6 +103,7 @@ class RlLoop:
                     self._step(step, progress, release, clock)
                     report = self._report(step, progress, clock, release, time.perf_counter() - began)
                 except EndpointLost as lost:
+                    progress.was_interrupted = True
                     release = self._recover(lost)
             release = self._boundary(report)
             clock = StepClock()
@@ -212,7 +215,7 @@ class RlLoop:
             kl=sum(p.kl for p in prepared) / int(lengths.sum()),
             grad_norm=prepared[-1].grad_norm,
             updates=self._updates,
-            stage_s=dict(clock.stage_s),
+            stage_s={} if progress.was_interrupted else dict(clock.stage_s),
             step_s=step_s + clock.stage_s.get("weight_sync", 0.0),
             late_s=clock.late_s,
             declared_s=clock.declared_s,
