@@ -49,7 +49,8 @@ ROW = re.compile(r"^\| (?:`([^`]+)`|\*\*([^*]+)\*\*) \|", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
-FOREIGN = ("/work/", "/root/", "/home/")
+FOREIGN = {f"/{name}/" for name in (ROOT.parts[1], Path.home().parts[1], "home", "Users")}
+"""Where this clone and its user live, and where people usually do: no document names a place on one machine."""
 
 
 def text(name: str) -> str:
