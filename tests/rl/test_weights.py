@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from nereus.errors import TensorRuleError, UserError
 from nereus.layout.box import Box
@@ -100,9 +101,8 @@ def test_a_moment_and_an_unknown_parameter_are_refused_by_name() -> None:
 
 
 def save(path: Path) -> dict[str, torch.Tensor]:
-    safetensors = pytest.importorskip("safetensors.torch")
     values = {tensor.name: torch.randn(tensor.shape) for tensor in dense_parameters(make_shape(), "float32")}
-    safetensors.save_file(values, path)
+    save_file(values, path)
     return values
 
 
