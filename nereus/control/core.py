@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nereus.control.effects import DevicesChanged, Effect, Publish, SpawnDevices
+from nereus.control.effects import DevicesChanged, Publish, SpawnDevices
 from nereus.control.events import (
     BoundaryReached,
     DeviceReady,
@@ -29,10 +29,8 @@ from nereus.control.moving import joining, transitioning
 from nereus.control.phases import ALLOWED, Admitted, Idle, Joining, Phase, Planning, Starting, Steady, Stopped, Transitioning
 from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan
 from nereus.control.starting import starting
-from nereus.control.state import JobState
+from nereus.control.state import JobState, Result
 from nereus.errors import NereusError
-
-Result = tuple[JobState, tuple[Effect, ...]]
 
 
 def step(state: JobState, event: Event, now_s: float) -> Result:

@@ -9,12 +9,10 @@ from nereus.control.events import EndpointDied, PoolChanged, StepLost
 from nereus.control.moving import stop
 from nereus.control.phases import Admitted, Joining, Planning, Starting, Steady, Transitioning
 from nereus.control.planning import carry_out_admitted, replan
-from nereus.control.state import JobState
+from nereus.control.state import JobState, Result
 from nereus.layout.catalog import EndpointId
 from nereus.policy.horizon import Signal
 from nereus.policy.triggers import Trigger
-
-Result = tuple[JobState, tuple[Effect, ...]]
 
 
 def pool(before: JobState, state: JobState, event: PoolChanged) -> Result:

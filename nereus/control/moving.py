@@ -10,18 +10,16 @@ from dataclasses import asdict, replace
 
 from nereus.control.carrying import Carrying, Leg, Task, advance
 from nereus.control.carrying import begin as begin_carrying
-from nereus.control.effects import Effect, Publish, ReleaseBoundary, RetireEndpoints, SpawnDevices, StopJob, TransitionRecord
+from nereus.control.effects import Publish, ReleaseBoundary, RetireEndpoints, SpawnDevices, StopJob, TransitionRecord
 from nereus.control.events import DeviceReady, Event, OpFailed
 from nereus.control.phases import Joining, Steady, Stopped, Transitioning
 from nereus.control.programs import programs, weight_sync
 from nereus.control.script import targets
-from nereus.control.state import JobState
+from nereus.control.state import JobState, Result
 from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import DigestMismatch, LayoutError
 from nereus.policy.proposal import transition_to
 from nereus.spec.plan import ScriptedTransition
-
-Result = tuple[JobState, tuple[Effect, ...]]
 
 
 def scripted(state: JobState, entry: ScriptedTransition, now_s: float) -> Result:

@@ -12,14 +12,12 @@ from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, R
 from nereus.control.events import PlanReady, ReplanRequested
 from nereus.control.moving import begin, scripted, stop
 from nereus.control.phases import Admitted, Planning, Steady
-from nereus.control.state import JobState
+from nereus.control.state import JobState, Result
 from nereus.emu.plan import StagePlan
 from nereus.policy.admission import Verdict, admit
 from nereus.policy.horizon import Signal
 from nereus.policy.proposal import Proposal
 from nereus.policy.triggers import Observed, Reference, Trigger, triggers
-
-Result = tuple[JobState, tuple[Effect, ...]]
 
 OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
 """What triggers a replan that someone asked for: no signal has crossed."""

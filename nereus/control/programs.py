@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from nereus.control.state import JobState, sync_op
 from nereus.emu.groups import compute_groups
-from nereus.layout.catalog import EndpointId
 from nereus.transition.lowering import lower_sync
 from nereus.transition.ops import COMPUTE, GroupKey, Op, Program, program_for
 
@@ -24,16 +23,11 @@ def programs(state: JobState, ops: tuple[Op, ...]) -> tuple[tuple[Program, ...],
 def weight_sync(state: JobState) -> Op:
     """The weight sync of the state's plan and units."""
     config = state.config
-    node = {endpoint: config.node_of[device] for device, endpoint in state.endpoint_of.items()}
-
-    def same_node(a: EndpointId, b: EndpointId) -> bool:
-        return node.get(a) == node.get(b)
-
     return lower_sync(
         state.emus[config.trains],
         config.states[config.trains],
         state.emus[config.generates],
         config.states[config.generates],
         sync_op(state.plan.epoch),
-        same_node,
+        state.snapshot.same_node,
     )

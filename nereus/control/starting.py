@@ -6,24 +6,21 @@ from dataclasses import replace
 
 from nereus.control.effects import (
     BindUnits,
-    Effect,
     InstallPrograms,
     Publish,
     ReleaseBoundary,
     SeedUnits,
     Started,
-    StopJob,
 )
 from nereus.control.events import Committed, DeviceReady, EndpointDied, Event, Installed, OpFailed, Seeded
-from nereus.control.phases import Starting, Steady, Stopped
+from nereus.control.moving import stop
+from nereus.control.phases import Starting, Steady
 from nereus.control.programs import programs, weight_sync
 from nereus.control.script import first_plan
-from nereus.control.state import JobState
+from nereus.control.state import JobState, Result
 from nereus.emu.plan import Plan
 from nereus.emu.unit import phi
 from nereus.policy.triggers import Reference
-
-Result = tuple[JobState, tuple[Effect, ...]]
 
 
 def starting(state: JobState, event: Event) -> Result:
@@ -52,7 +49,7 @@ def starting(state: JobState, event: Event) -> Result:
             doing = event.op if isinstance(event, OpFailed) else event.during
             error = event.error if isinstance(event, OpFailed) else "it died"
             reason = f"endpoint {event.endpoint} did not start: {doing}: {error}"
-            return replace(state, phase=Stopped(reason=reason)), (StopJob(reason=reason),)
+            return stop(state, reason)
     return state, ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nereus.control.effects import Effect
 from nereus.control.events import ReplanRequested
 from nereus.control.phases import Idle, Phase
 from nereus.control.report import Release, StepReport
@@ -132,3 +133,7 @@ class JobState:
 def sync_op(epoch: int) -> str:
     """The id of an epoch's weight sync."""
     return f"e{epoch}.sync"
+
+
+Result = tuple[JobState, tuple[Effect, ...]]
+"""What an event leads to: the state after it, and the effects to carry out."""

@@ -44,7 +44,7 @@ class JobPort(Protocol):
         """Start an endpoint on each device -> DeviceReady of each."""
 
     def retire(self, endpoints: Iterable[EndpointId]) -> None:
-        """End endpoints that hold no bound unit."""
+        """End endpoints that hold no bound unit, and clear away after those that died."""
 
     def seed(self, emus: Iterable[Emu]) -> None:
         """Fill the newborn units of a job that begins with its first state -> Seeded of each endpoint."""

@@ -126,9 +126,6 @@ def test_learnt_rates_predict_every_plan_within_ten_per_cent(stage: str, truth: 
     assert worst_error(RATES.learn(measured(stage, truth)), stage, truth) < 0.1
 
 
-PRIOR_IS_TOO_STRONG = "PRIOR_WEIGHT 0.3 outweighs 21 measurements where floors count for more than the prior says"
-
-
 @pytest.mark.parametrize("truth", FLOORS_COUNT)
 @pytest.mark.parametrize("stage", [REFERENCE_INFERENCE, ACTOR_TRAINING])
 def test_learning_recovers_floor_and_efficiency_where_floors_count(stage: str, truth: Truth) -> None:
