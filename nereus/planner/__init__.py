@@ -1,1 +1,1 @@
-"""Which plan: candidates per model-stage, their frontier, and the search over all model-stages."""
+"""Which plan: candidates per model-stage, and the search over all model-stages."""
