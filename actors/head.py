@@ -95,6 +95,8 @@ class Head:
         job, planner = ray.get_actor(self._spec.loop), ray.get_actor(self._spec.planner)
         completions = Completions(self._inbox.put)
         ports = RayPorts(config, job, planner, completions, self._on_release, self._on_stop)
+        # A client on another machine has made the run's folder there, not here.
+        self._spec.folder.mkdir(parents=True, exist_ok=True)
         journal = Journal(self._spec.folder / JOURNAL_FILE)
         journal.open()
         driver = Driver(JobState(config=config), Ports(ports, ports, ports), journal, time.time)

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
+from actors.cluster import Seats
 from actors.worker_pool import WorkerPool
 from nereus.control.report import Release, StepReport
 from nereus.emu.plan import DeviceId
@@ -41,8 +42,8 @@ class JobSpec:
     """What the job actor is told when it is made."""
 
     job: Job
-    nodes: tuple[str, ...]
-    """The Ray node id of each device."""
+    seats: Seats
+    """Where its devices are."""
     rendezvous: tuple[str, int]
     weights: Path | None
     """A safetensors file with the first weights; None for random ones."""
@@ -55,7 +56,7 @@ class JobActor:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._pool = WorkerPool(spec.job, spec.nodes, spec.rendezvous, spec.weights)
+        self._pool = WorkerPool(spec.job, spec.seats, spec.rendezvous, spec.weights)
 
     def run(self, head: Any) -> SampleCounts:
         """Run the job to its end; how its samples were used. Raises what ended it otherwise."""

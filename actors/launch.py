@@ -5,7 +5,6 @@ cluster (private, or the one that was named) -> rendezvous + job actor on the he
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -14,27 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from actors.api import Api
+from actors.cluster import connected, head_node, seats
 from actors.head import HEAD_LANES, Head, HeadSpec
 from actors.job import JOB_LANES, JobActor, JobSpec
-from actors.options import DEVICE_RESOURCE, head_options
+from actors.options import head_options
 from actors.planner import Planner
-from actors.private_cluster import private_cluster
 from actors.rendezvous import Rendezvous
 from nereus.api.address import DEFAULT_PORT
 from nereus.control.effects import News
 from nereus.cost.batch import Batch
 from nereus.cost.memory import predicted_peaks
 from nereus.emu.plan import Plan
-from nereus.errors import JobStopped, NereusError, UserError
+from nereus.errors import JobStopped, NereusError
 from nereus.layout.catalog import StateSpec
 from nereus.monitor.pool import PoolEmulator
 from nereus.rl.describe import describe
 from nereus.runtime.summary import SampleCounts, Summary, summarize
 from nereus.spec.job import Job
 from nereus.spec.traces import read_availability
-
-CONNECT_TIMEOUT_S = 5.0
-"""Seconds until an address without a listener is refused."""
 
 FEED_TIMEOUT_S = 5.0
 """Seconds to wait for news: a head that restarts answers later, and nothing is lost meanwhile."""
@@ -96,25 +92,20 @@ def launched(job: Job, folder: Path, address: str | None = None, weights: Path |
     import ray
 
     with ExitStack() as stack:
-        if address is None:
-            stack.enter_context(private_cluster(job.cluster))
-        else:
-            _check_reachable(address)
-            ray.init(address=address, logging_level="ERROR", log_to_driver=False, namespace="nereus")
-            stack.callback(ray.shutdown)
-        nodes = device_nodes(job, ray.nodes())
-        head_node = next(node for node in ray.nodes() if node["Resources"].get("node:__internal_head__"))
+        stack.enter_context(connected(job.cluster, address))
+        nodes = ray.nodes()
+        where, on_head = seats(job.cluster, nodes), head_node(nodes)
 
         def start(actor: type, *args: Any, **options: Any) -> Any:
             """An actor of the control plane on the head node, which ends with the context."""
-            handle = ray.remote(**head_options(head_node["NodeID"], **options))(actor).remote(*args)
+            handle = ray.remote(**head_options(on_head["NodeID"], **options))(actor).remote(*args)
             stack.callback(ray.kill, handle)
             return handle
 
         rendezvous = start(Rendezvous)
-        where = ray.get(rendezvous.start.remote(head_node["NodeManagerAddress"]))
+        store = ray.get(rendezvous.start.remote(on_head["NodeManagerAddress"]))
         loop_name, planner_name = f"{folder.name}/loop", f"{folder.name}/planner"
-        loop = start(JobActor, JobSpec(job, nodes, where, weights, folder), lanes=JOB_LANES, name=loop_name)
+        loop = start(JobActor, JobSpec(job, where, store, weights, folder), lanes=JOB_LANES, name=loop_name)
         start(Planner, name=planner_name, restarts=True)
         pool = pool_emulator(job)
         devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent) if pool is None else pool.start()
@@ -153,34 +144,3 @@ def _predicted_peak(job: Job, states: Mapping[str, StateSpec], plan: Plan, step:
     workload = job.workload
     batch = Batch(job.global_batch, workload.max_prompt_tokens, workload.cap_at(step), job.grpo.updates_per_step)
     return max(predicted_peaks(plan, states, job.model, job.dtype, batch).values())
-
-
-def _check_reachable(address: str) -> None:
-    """Raises UserError soon where Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
-            return
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"--address: no Ray cluster answers at {address!r} ({error}); give HOST:PORT of its head, or `local`"
-        ) from error
-
-
-def device_nodes(job: Job, nodes: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """The Ray node id of each declared device: whole nodes of the cluster, the head first, then by id.
-
-    Raises UserError when the cluster has fewer nodes with enough devices than the job declares.
-    """
-    resource = "GPU" if job.cluster.device.kind == "gpu" else DEVICE_RESOURCE
-    each = job.cluster.devices_per_node
-    fit = sorted(
-        (node for node in nodes if node["Alive"] and node["Resources"].get(resource, 0) >= each),
-        key=lambda node: (not node["Resources"].get("node:__internal_head__"), node["NodeID"]),
-    )
-    if len(fit) < job.cluster.nodes:
-        raise UserError(
-            f"cluster.nodes: the job declares {job.cluster.nodes} nodes of {each} devices, and the Ray cluster has "
-            f"{len(fit)} with {each} of {resource}; start the nodes with that resource, or declare fewer"
-        )
-    return tuple(node["NodeID"] for node in fit[: job.cluster.nodes] for _ in range(each))

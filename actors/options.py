@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from actors.lanes import LANES
@@ -13,13 +14,13 @@ ONE_THREAD = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
 """A worker computes on one thread: pacing reads the CPU time of that thread."""
 
 
-def worker_options(node_id: str, *, gpu: bool) -> dict[str, Any]:
-    """A worker takes one device of its node."""
+def worker_options(node_id: str, takes: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker takes one device of its node, in whatever resource `takes` says."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return {
         "num_cpus": 0,
-        **({"num_gpus": 1} if gpu else {"resources": {DEVICE_RESOURCE: 1}}),
+        **takes,
         "concurrency_groups": LANES,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
         "runtime_env": ONE_THREAD,

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
+from actors.cluster import Seats
 from actors.lanes import Lane, call
 from actors.options import worker_options
 from actors.rendezvous import connect
@@ -39,9 +40,8 @@ ROOT_CAUSE_WAIT_S = 2.0
 class WorkerPool:
     """Owns the worker actors; the loop's Fleet."""
 
-    def __init__(self, job: Job, nodes: Sequence[str], rendezvous: tuple[str, int], weights: Path | None) -> None:
-        """`nodes[d]` is the Ray node id of device d."""
-        self._job, self._nodes, self._rendezvous, self._weights = job, nodes, rendezvous, weights
+    def __init__(self, job: Job, seats: Seats, rendezvous: tuple[str, int], weights: Path | None) -> None:
+        self._job, self._seats, self._rendezvous, self._weights = job, seats, rendezvous, weights
         self._store = connect(rendezvous, STORE_TIMEOUT_S)
         self._actors: dict[EndpointId, Any] = {}
         self._births: dict[DeviceId, int] = {}
@@ -58,8 +58,8 @@ class WorkerPool:
         if endpoint not in self._actors:
             self._births[device] = birth
             spec = WorkerSpec(endpoint, device, self._job, self._rendezvous, self._weights)
-            gpu = self._job.cluster.device.kind == "gpu"
-            self._actors[endpoint] = ray.remote(**worker_options(self._nodes[device], gpu=gpu))(Worker).remote(spec)
+            options = worker_options(self._seats.nodes[device], self._seats.takes)
+            self._actors[endpoint] = ray.remote(**options)(Worker).remote(spec)
         return endpoint, self._actors[endpoint]
 
     def retire(self, endpoint: EndpointId) -> None:

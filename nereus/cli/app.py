@@ -22,6 +22,9 @@ app = typer.Typer(
 
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
+ADDRESS_HELP = "`local` for a private cluster, or the address of a Ray cluster."
+RUN_DIR_HELP = "Where the run's folder goes; in a Ray job ~/.nereus/runs."
+
 Url = Annotated[str, typer.Option("--url", help="Where the job's API is; `nereus run` prints it.")]
 
 
@@ -42,8 +45,8 @@ def root(
 def run(
     job: Annotated[Path, typer.Argument(help="The job file.", metavar="JOB")],
     steps: Annotated[int | None, typer.Option(min=1, help="Run so many RL steps instead of the job's.")] = None,
-    address: Annotated[str, typer.Option(help="`local` for a private cluster, or the address of a Ray cluster.")] = "local",
-    run_dir: Annotated[Path, typer.Option(help="Where the run's folder goes.")] = Path("runs"),
+    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP, show_default="the Ray job's cluster, else local")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help=RUN_DIR_HELP, show_default="runs")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on the last line.")] = False,
     availability: Annotated[Path | None, typer.Option(help="A CSV of the devices available over time.")] = None,
 ) -> None:
@@ -51,7 +54,7 @@ def run(
     from nereus.cli.run import run_job
 
     try:
-        run_job(job, steps, None if address == "local" else address, run_dir, availability, as_json=as_json)
+        run_job(job, steps, address, run_dir, availability, as_json=as_json)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the run's processes have ended\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -1,11 +1,15 @@
 """`nereus run`: launch a job, show it, and keep what it came to in a folder of its own.
 
 runs/<job>-<time>/  job.yaml  events.jsonl  summary.json
+
+A Ray job is submitted with `ray job submit ... -- <interpreter> -m nereus run JOB`: it runs on the cluster that runs it, and
+its folder is below the user's home, since Ray throws the job's working directory away.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +19,19 @@ from nereus.runtime.summary import Summary
 from nereus.spec.job import Job
 from nereus.spec.loading import check_cores, load_job, with_availability
 
+PRIVATE = "local"
+"""The address of no cluster: one of the command's own."""
+
 
 def run_job(
-    path: Path, steps: int | None, address: str | None, run_dir: Path, availability: Path | None = None, *, as_json: bool
+    path: Path, steps: int | None, address: str | None, run_dir: Path | None, availability: Path | None, *, as_json: bool
 ) -> None:
     """Run the job file to its end. Raises JobFileError before anything starts, NereusError if the run fails."""
+    from actors.cluster import cluster_of_this_job
+
+    submitted = cluster_of_this_job()
+    address = None if address == PRIVATE else address or submitted
+    run_dir = run_dir or (Path.home() / ".nereus" / "runs" if submitted else Path("runs"))
     job = load_job(path)
     if availability is not None:
         job = with_availability(job, availability)
@@ -37,8 +49,6 @@ def run_job(
 
 def num_cores() -> float:
     """Cores that this process may use."""
-    import os
-
     return len(os.sched_getaffinity(0))
 
 
