@@ -5,7 +5,7 @@ from __future__ import annotations
 from nereus.control.state import JobState, sync_op
 from nereus.emu.groups import compute_groups
 from nereus.transition.lowering import lower_sync
-from nereus.transition.ops import COMPUTE, GroupKey, Op, Program, program_for
+from nereus.transition.ops import BUCKET_BYTES, COMPUTE, GroupKey, Op, Program, program_for
 
 
 def programs(state: JobState, ops: tuple[Op, ...]) -> tuple[tuple[Program, ...], frozenset[GroupKey]]:
@@ -17,7 +17,7 @@ def programs(state: JobState, ops: tuple[Op, ...]) -> tuple[tuple[Program, ...],
         program_for(endpoint, epoch, (*ops, sync), groups, config.states)
         for _, endpoint in sorted(state.endpoint_of.items())
     )
-    return made, groups | {exchange.group for exchange in sync.exchanges}
+    return made, groups | sync.groups
 
 
 def weight_sync(state: JobState) -> Op:
@@ -29,5 +29,6 @@ def weight_sync(state: JobState) -> Op:
         state.emus[config.generates],
         config.states[config.generates],
         sync_op(state.plan.epoch),
-        state.snapshot.same_node,
+        state.snapshot.endpoint_nodes,
+        BUCKET_BYTES,
     )

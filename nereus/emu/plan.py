@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nereus.errors import LayoutError
-from nereus.layout.layout import Layout
+from nereus.layout.layout import UNSHARDED, Layout, OptimizerShard
 
 DeviceId = int
 """The position of a device in the job's pool, in node order."""
@@ -26,6 +26,8 @@ class StagePlan:
     """dp groups of layout.size devices, each in rank order."""
     micro_batch: int = 1
     """Sequences of one EMU that go through the model together."""
+    zero1: bool = False
+    """Whether the optimizer state is sharded over the replicas instead of repeated in each (ZeRO-1)."""
 
     def __post_init__(self) -> None:
         if self.dp < 1 or self.micro_batch < 1:
@@ -44,8 +46,12 @@ class StagePlan:
         size = self.layout.size
         return tuple(self.devices[i * size : (i + 1) * size] for i in range(self.dp))
 
+    def optimizer(self, index: int) -> OptimizerShard:
+        """Which part of the optimizer state replica `index` keeps."""
+        return OptimizerShard(index, self.dp) if self.zero1 else UNSHARDED
+
     def __str__(self) -> str:
-        return f"{self.layout} dp{self.dp} on {spans(self.devices)}"
+        return f"{self.layout} dp{self.dp}{' zero1' if self.zero1 else ''} on {spans(self.devices)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,8 +185,9 @@ def apply(collection: EmuCollection, primitive: Primitive) -> EmuCollection:
 
 def home(emu: Emu, sub: Layout, endpoint: EndpointId) -> int:
     """The rank of layout `sub` whose shard encloses what `endpoint` holds of `emu`."""
-    at = emu.layout.coordinate(emu.rank_of(endpoint))
-    return sub.rank(pp=at.pp * sub.pp // emu.layout.pp, tp=at.tp * sub.tp // emu.layout.tp)
+    layout = emu.layout
+    at = layout.coordinate(emu.rank_of(endpoint))
+    return sub.rank(pp=at.pp * sub.pp // layout.pp, fsdp=at.fsdp * sub.fsdp // layout.fsdp, tp=at.tp * sub.tp // layout.tp)
 
 
 def grouped(emu: Emu, sub: Layout, endpoints: Sequence[EndpointId]) -> tuple[Endpoints, ...]:
@@ -201,26 +202,32 @@ def grouped(emu: Emu, sub: Layout, endpoints: Sequence[EndpointId]) -> tuple[End
 
 
 def sub_slots(endpoints: Endpoints, layout: Layout, sub: Layout) -> tuple[Endpoints, ...]:
-    """The slots of layout `sub` that make up a unit of `layout`, in slot order (pp slowest, tp fastest).
+    """The slots of layout `sub` that make up a unit of `layout`, in slot order (pp slowest, then fsdp, tp fastest).
 
-    Rank (p', t') of slot (b, a) is rank (p' * kp + b, t' * kt + a) of the whole: the shard of the whole lies inside that of
-    the slot, so a merge of such parts moves nothing.
+    Rank (p', f', t') of slot (b, c, a) is rank (p' * kp + b, f' * kf + c, t' * kt + a) of the whole: the shard of the whole
+    lies inside that of the slot, so a merge of such parts moves nothing.
     """
-    kp, kt = layout.pp // sub.pp, layout.tp // sub.tp
+    kp, kf, kt = _factors(layout, sub)
     positions = [sub.coordinate(rank) for rank in range(sub.size)]
     return tuple(
-        tuple(endpoints[layout.rank(pp=at.pp * kp + b, tp=at.tp * kt + a)] for at in positions)
+        tuple(endpoints[layout.rank(pp=at.pp * kp + b, fsdp=at.fsdp * kf + c, tp=at.tp * kt + a)] for at in positions)
         for b in range(kp)
+        for c in range(kf)
         for a in range(kt)
     )
 
 
 def joined_slots(parts: Sequence[Endpoints], layout: Layout, sub: Layout) -> Endpoints:
     """The endpoints of the whole, in rank order, from its parts in slot order: the inverse of `sub_slots`."""
-    kp, kt = layout.pp // sub.pp, layout.tp // sub.tp
+    kp, kf, kt = _factors(layout, sub)
     whole: list[EndpointId] = []
     for rank in range(layout.size):
         at = layout.coordinate(rank)
-        part = parts[(at.pp % kp) * kt + at.tp % kt]
-        whole.append(part[sub.rank(pp=at.pp // kp, tp=at.tp // kt)])
+        part = parts[((at.pp % kp) * kf + at.fsdp % kf) * kt + at.tp % kt]
+        whole.append(part[sub.rank(pp=at.pp // kp, fsdp=at.fsdp // kf, tp=at.tp // kt)])
     return tuple(whole)
+
+
+def _factors(layout: Layout, sub: Layout) -> tuple[int, int, int]:
+    """How many times `sub` goes into `layout` on the pp, fsdp and tp axes."""
+    return layout.pp // sub.pp, layout.fsdp // sub.fsdp, layout.tp // sub.tp

@@ -6,13 +6,13 @@ theta and omega are in the shard stores of the endpoints. A unit is never edited
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nereus.emu.plan import DeviceId, StagePlan
 from nereus.errors import LayoutError
-from nereus.layout.catalog import Catalog, EndpointId, StateSpec, UnitId
-from nereus.layout.layout import Layout
+from nereus.layout.catalog import EndpointId, UnitId
+from nereus.layout.layout import UNSHARDED, Layout, OptimizerShard
 from nereus.layout.tensors import CanonicalTensor, Kind, Place
 
 COUNTERS = ("updates", "model_version", "policy_version", "position")
@@ -32,6 +32,8 @@ class Emu:
     unit: UnitId
     layout: Layout
     endpoints: tuple[EndpointId, ...]
+    optimizer: OptimizerShard = UNSHARDED
+    """Which part of the optimizer state the unit keeps (ZeRO-1)."""
 
     def __post_init__(self) -> None:
         if len(self.endpoints) != self.layout.size:
@@ -48,11 +50,6 @@ class Emu:
 def phi(plan: StagePlan, endpoint_of: Mapping[DeviceId, EndpointId], birth_epoch: int) -> tuple[Emu, ...]:
     """The EMU collection Phi(pi_M) of a stage plan, as newborn units (paper, section 5)."""
     return tuple(
-        Emu(UnitId(plan.stage, index, birth_epoch), plan.layout, tuple(endpoint_of[d] for d in group))
-        for index, group in enumerate(plan.groups)
+        Emu(UnitId(plan.stage, i, birth_epoch), plan.layout, tuple(endpoint_of[d] for d in group), plan.optimizer(i))
+        for i, group in enumerate(plan.groups)
     )
-
-
-def catalog(state: StateSpec, emus: Iterable[Emu]) -> Catalog:
-    """What complete EMUs hold."""
-    return Catalog.of(state, ((emu.unit, emu.layout, emu.endpoints) for emu in emus))

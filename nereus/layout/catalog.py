@@ -1,21 +1,23 @@
 """Where shards are: sites (an endpoint's part of one unit) and the boxes that they hold.
 
-    Catalog:  tensor -> [(site, box), ...]        site = (endpoint, unit)
+    Catalog:  families of tensors -> [(site, box), ...]        site = (endpoint, unit)
 
-Catalogs name endpoints, not devices: in a framework an old and a new worker can share a device for a while.
+Tensors that are cut alike (the layers of one pipeline rank, a parameter and its moments) form a family: their holders are
+listed once, so that planning costs as much as a model has kinds of tensors, not as it has layers. Catalogs name endpoints,
+not devices: in a framework an old and a new worker can share a device for a while.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from nereus.errors import TensorRuleError
 from nereus.layout.box import Box
-from nereus.layout.layout import Layout
-from nereus.layout.tensors import CanonicalTensor, Kind, TensorRef
+from nereus.layout.layout import UNSHARDED, Layout, OptimizerShard
+from nereus.layout.tensors import OPTIMIZER_KINDS, CanonicalTensor, Kind, TensorRef
 
 EndpointId = str
 """A process that holds shards. Natively `d<device>.<incarnation>`: a restarted worker is another endpoint."""
@@ -40,6 +42,25 @@ class Site(NamedTuple):
     unit: UnitId
 
 
+class Held(Protocol):
+    """A unit as a catalog sees it: how it is cut, and who holds its ranks."""
+
+    @property
+    def unit(self) -> UnitId: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    @property
+    def endpoints(self) -> tuple[EndpointId, ...]: ...
+
+    @property
+    def optimizer(self) -> OptimizerShard: ...
+
+
+Tensors = tuple[CanonicalTensor, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StateSpec:
     """The logical state of a model-stage: its canonical tensors, and the depth that pipeline parallelism cuts.
@@ -47,7 +68,7 @@ class StateSpec:
     Compared and hashed by identity: it is made once per job, and sizes are looked up by it thousands of times in a search.
     """
 
-    tensors: tuple[CanonicalTensor, ...]
+    tensors: Tensors
     num_layers: int
 
     def __post_init__(self) -> None:
@@ -65,39 +86,120 @@ class StateSpec:
                 return tensor
         raise KeyError(str(ref))
 
-    def shards(self, layout: Layout, rank: int) -> dict[CanonicalTensor, tuple[Box, ...]]:
+    def shards(
+        self, layout: Layout, rank: int, optimizer: OptimizerShard = UNSHARDED
+    ) -> dict[CanonicalTensor, tuple[Box, ...]]:
         """What `rank` of an EMU holds; tensors of which it holds nothing are left out."""
-        held = ((tensor, tensor.boxes(layout, rank, self.num_layers)) for tensor in self.tensors)
+        held = ((tensor, tensor.boxes(layout, rank, self.num_layers, optimizer)) for tensor in self.tensors)
         return {tensor: boxes for tensor, boxes in held if boxes}
 
-    def shard_bytes(self, layout: Layout, rank: int, kind: Kind | None = None) -> int:
+    def shard_bytes(self, layout: Layout, rank: int, kind: Kind | None = None, optimizer: OptimizerShard = UNSHARDED) -> int:
         """Bytes of logical state that `rank` of an EMU holds; of one kind only, if it is given."""
-        return _shard_bytes(self, layout, rank, kind)
+        return _shard_bytes(self, layout, rank, kind, optimizer)
+
+    def tensor_bytes(self, ref: TensorRef, layout: Layout, rank: int, optimizer: OptimizerShard = UNSHARDED) -> int:
+        """Bytes of one tensor that `rank` of an EMU holds."""
+        return _tensor_bytes(self, layout, rank, optimizer)[ref]
+
+
+@lru_cache(maxsize=1024)
+def _tensor_bytes(state: StateSpec, layout: Layout, rank: int, optimizer: OptimizerShard) -> dict[TensorRef, int]:
+    return {
+        tensor.ref: tensor.item_bytes * sum(box.volume for holder, box in held if holder == rank)
+        for family, held in _cut(state, layout, optimizer)
+        for tensor in family
+    }
 
 
 @lru_cache(maxsize=4096)
-def _shard_bytes(state: StateSpec, layout: Layout, rank: int, kind: Kind | None) -> int:
-    chosen = (tensor for tensor in state.tensors if kind is None or tensor.kind is kind)
-    return sum(t.item_bytes * sum(box.volume for box in t.boxes(layout, rank, state.num_layers)) for t in chosen)
+def _shard_bytes(state: StateSpec, layout: Layout, rank: int, kind: Kind | None, optimizer: OptimizerShard) -> int:
+    sizes = _tensor_bytes(state, layout, rank, optimizer)
+    return sum(size for ref, size in sizes.items() if kind is None or ref.kind is kind)
+
+
+@lru_cache(maxsize=1024)
+def _cut(
+    state: StateSpec, layout: Layout, optimizer: OptimizerShard
+) -> tuple[tuple[Tensors, tuple[tuple[int, Box], ...]], ...]:
+    """The families of a state under a layout, each with the ranks that hold something of it, and the boxes."""
+    families: dict[object, list[CanonicalTensor]] = {}
+    for tensor in state.tensors:
+        # Layers are told apart by their pipeline rank alone: the first of a run stands for all.
+        where = None if tensor.layer is None else _pipeline_rank(tensor.layer, layout.pp, state.num_layers)
+        sharded = tensor.kind in OPTIMIZER_KINDS
+        key = (tensor.place, where, tensor.shape, tensor.axis, tensor.segments, tensor.dtype, sharded, tensor.frozen)
+        families.setdefault(key, []).append(tensor)
+    return tuple(
+        (
+            tuple(family),
+            tuple(
+                (rank, box)
+                for rank in range(layout.size)
+                for box in family[0].boxes(layout, rank, state.num_layers, optimizer)
+            ),
+        )
+        for family in families.values()
+    )
+
+
+def _pipeline_rank(layer: int, pp: int, num_layers: int) -> int:
+    """The pipeline rank that computes a layer: the inverse of `pipeline_layers`."""
+    return ((layer + 1) * pp - 1) // num_layers
+
+
+class Family(NamedTuple):
+    """Tensors of one shape and dtype with the same holders of the same boxes."""
+
+    tensors: Tensors
+    holders: tuple[tuple[Site, Box], ...]
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element of all the family's tensors together."""
+        return self.tensors[0].item_bytes * len(self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Which site holds which boxes of which tensor, in a fixed order."""
+    """Which site holds which boxes of which tensors, in a fixed order."""
 
-    holdings: Mapping[CanonicalTensor, tuple[tuple[Site, Box], ...]]
+    families: tuple[Family, ...]
 
     @classmethod
-    def of(cls, state: StateSpec, units: Iterable[tuple[UnitId, Layout, tuple[EndpointId, ...]]]) -> Catalog:
-        """The catalog of complete units: (unit, layout, endpoints in rank order)."""
-        holdings: dict[CanonicalTensor, list[tuple[Site, Box]]] = {tensor: [] for tensor in state.tensors}
-        for unit, layout, endpoints in units:
-            for rank, endpoint in enumerate(endpoints):
-                for tensor, boxes in state.shards(layout, rank).items():
-                    holdings[tensor].extend((Site(endpoint, unit), box) for box in boxes)
-        return cls({tensor: tuple(held) for tensor, held in holdings.items()})
+    def of(cls, state: StateSpec, units: Iterable[Held]) -> Catalog:
+        """The catalog of complete units, all of one layout."""
+        units = tuple(units)
+        if not units:
+            return cls(tuple(Family((tensor,), ()) for tensor in state.tensors))
+        cuts = [_cut(state, held.layout, held.optimizer) for held in units]
+        sites = [tuple(Site(endpoint, held.unit) for endpoint in held.endpoints) for held in units]
+        return cls(
+            tuple(
+                Family(
+                    tensors,
+                    tuple((at[rank], box) for at, cut in zip(sites, cuts, strict=True) for rank, box in cut[index][1]),
+                )
+                for index, (tensors, _) in enumerate(cuts[0])
+            )
+        )
 
-    def at(self, endpoints: Iterable[EndpointId]) -> Catalog:
-        """The part of the catalog that these endpoints hold."""
-        chosen = frozenset(endpoints)
-        return Catalog({tensor: tuple(h for h in held if h[0].endpoint in chosen) for tensor, held in self.holdings.items()})
+    @classmethod
+    def landed(cls, held: Mapping[Site, Mapping[CanonicalTensor, Sequence[Box]]]) -> Catalog:
+        """The catalog of what stores report: units that may be in part, each tensor a family of its own."""
+        holders: dict[CanonicalTensor, list[tuple[Site, Box]]] = {}
+        for site, shards in held.items():
+            for tensor, boxes in shards.items():
+                holders.setdefault(tensor, []).extend((site, box) for box in boxes)
+        return cls(tuple(Family((tensor,), tuple(found)) for tensor, found in holders.items()))
+
+    def where(self, wanted: Callable[[Site], bool]) -> Catalog:
+        """The part of the catalog that these sites hold."""
+        return Catalog(tuple(Family(tensors, tuple(h for h in held if wanted(h[0]))) for tensors, held in self.families))
+
+    def trained(self) -> Catalog:
+        """The catalog without frozen tensors."""
+        return Catalog(tuple(family for family in self.families if not family.tensors[0].frozen))
+
+    def holdings(self) -> Iterator[tuple[CanonicalTensor, Site, Box]]:
+        """Every box of every tensor."""
+        return ((tensor, site, box) for tensors, held in self.families for tensor in tensors for site, box in held)

@@ -15,6 +15,17 @@ from typing import NamedTuple
 from nereus.errors import LayoutError
 
 
+class OptimizerShard(NamedTuple):
+    """Which part of the optimizer state a DP replica keeps: ZeRO-1 shards it over the replicas of a model-stage."""
+
+    part: int = 0
+    parts: int = 1
+    """Replicas that share it; 1 where each keeps all of its own."""
+
+
+UNSHARDED = OptimizerShard()
+
+
 class Coordinate(NamedTuple):
     """The position of one rank inside an EMU."""
 

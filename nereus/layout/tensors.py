@@ -2,8 +2,9 @@
 
 Each tensor has its true global shape (a vocabulary is never padded), a place in the pipeline, and a rule for tensor
 parallelism: an axis that is cut, as consecutive segments that are cut each on its own. So a fused gate/up or q/k/v
-tensor is one tensor with two or three segments, and GQA heads are a segment whose grain is the head dimension.
-Padding is not state; an empty shard is legal.
+tensor is one tensor with two or three segments, and GQA heads are a segment whose grain is the head dimension. What tensor
+parallelism leaves to a rank is cut further along the first axis: over the fsdp axis of the layout, and optimizer state over
+the replicas (ZeRO-1). Padding is not state; an empty shard is legal.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from nereus.errors import LayoutError, TensorRuleError
 from nereus.layout.box import Box
-from nereus.layout.layout import Layout
+from nereus.layout.layout import UNSHARDED, Layout, OptimizerShard
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
 """Bytes of one element, by dtype name. A dtype that is missing here cannot be moved, and is refused by name."""
@@ -29,6 +30,10 @@ class Kind(StrEnum):
     EXP_AVG = "exp_avg"
     EXP_AVG_SQ = "exp_avg_sq"
     SCALAR = "scalar"
+
+
+OPTIMIZER_KINDS = frozenset((Kind.MASTER, Kind.EXP_AVG, Kind.EXP_AVG_SQ))
+"""What ZeRO-1 shards over the replicas."""
 
 
 class Place(StrEnum):
@@ -96,6 +101,8 @@ class CanonicalTensor:
     axis: int | None = None
     """The axis that tensor parallelism cuts; None for a tensor that every TP rank holds whole."""
     segments: tuple[Segment, ...] = ()
+    frozen: bool = False
+    """Never trained: every unit of every model-stage that has it holds the same values, so a weight sync leaves it out."""
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_BYTES:
@@ -113,6 +120,10 @@ class CanonicalTensor:
     def ref(self) -> TensorRef:
         return TensorRef(self.name, self.kind)
 
+    def __hash__(self) -> int:
+        # Names are unique in a model-stage; hashing all fields would cost more than most of what is looked up by it.
+        return hash((self.name, self.kind))
+
     @property
     def num_elements(self) -> int:
         return prod(self.shape)
@@ -125,30 +136,41 @@ class CanonicalTensor:
         """The same geometry as another kind of state: an Adam moment, a master copy."""
         return replace(self, kind=kind, dtype=dtype)
 
-    def boxes(self, layout: Layout, rank: int, num_layers: int) -> tuple[Box, ...]:
-        """The boxes that `rank` of an EMU of this layout holds, one per segment, empty ones left out."""
-        if layout.fsdp > 1 or layout.ep > 1:
-            raise LayoutError(f"layout {layout}: the fsdp and ep axes are declared but not carried out yet; use 1")
+    def boxes(self, layout: Layout, rank: int, num_layers: int, optimizer: OptimizerShard = UNSHARDED) -> tuple[Box, ...]:
+        """The boxes that `rank` of an EMU of this layout holds, one per segment, empty ones left out.
+
+        `optimizer` says which part of the optimizer state the EMU keeps. Raises LayoutError for an ep axis.
+        """
+        if layout.ep > 1:
+            raise LayoutError(f"layout {layout}: the ep axis is declared but not carried out yet; use 1")
         at = layout.coordinate(rank)
         if not self._on_pipeline_rank(layout.pp, at.pp, num_layers):
             return ()
+        boxes = self._tensor_parallel(layout.tp, at.tp)
+        if self.shape and self.place is not Place.EVERYWHERE:
+            boxes = _rows(boxes, at.fsdp, layout.fsdp)
+            if self.kind in OPTIMIZER_KINDS:
+                boxes = _rows(boxes, *optimizer)
+        return tuple(box for box in boxes if box.volume)
+
+    def _tensor_parallel(self, tp: int, index: int) -> list[Box]:
+        """What a TP rank has of each segment."""
         whole = Box.whole(self.shape)
-        if not whole.volume:
-            return ()
         if self.axis is None:
-            return (whole,)
+            return [whole]
         boxes, start = [], 0
         for segment in self.segments:
-            low, high = segment.span(layout.tp, at.tp)
-            if low < high:
-                boxes.append(whole.along(self.axis, start + low, start + high))
+            low, high = segment.span(tp, index)
+            boxes.append(whole.along(self.axis, start + low, start + high))
             start += segment.length
-        return tuple(boxes)
+        return boxes
 
-    def counted_boxes(self, layout: Layout, rank: int, num_layers: int) -> tuple[Box, ...]:
+    def counted_boxes(
+        self, layout: Layout, rank: int, num_layers: int, optimizer: OptimizerShard = UNSHARDED
+    ) -> tuple[Box, ...]:
         """The boxes of `rank` that no lower rank of the EMU holds: over all ranks, each element exactly once."""
-        lower = {box for other in range(rank) for box in self.boxes(layout, other, num_layers)}
-        return tuple(box for box in self.boxes(layout, rank, num_layers) if box not in lower)
+        lower = {box for other in range(rank) for box in self.boxes(layout, other, num_layers, optimizer)}
+        return tuple(box for box in self.boxes(layout, rank, num_layers, optimizer) if box not in lower)
 
     def is_shared(self, tp: int) -> bool:
         """Whether TP neighbours hold the same elements of the cut axis, as with fewer kv heads than TP ranks."""
@@ -162,6 +184,17 @@ class CanonicalTensor:
             return self.layer in pipeline_layers(num_layers, pp, pp_rank)
         first, last = pp_rank == 0, pp_rank == pp - 1
         return {Place.FIRST: first, Place.LAST: last, Place.ENDS: first or last}[self.place]
+
+
+def _rows(boxes: list[Box], index: int, count: int) -> list[Box]:
+    """Part `index` of `count` of each box, along the first axis: as even as possible, and nested for divisors of `count`."""
+    if count == 1:
+        return boxes
+    cut = []
+    for box in boxes:
+        low, rows = box.low[0], box.high[0] - box.low[0]
+        cut.append(box.along(0, low + index * rows // count, low + (index + 1) * rows // count))
+    return cut
 
 
 def pipeline_layers(num_layers: int, pp: int, pp_rank: int) -> range:

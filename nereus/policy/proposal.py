@@ -62,9 +62,10 @@ class Snapshot:
     def usable_bytes(self) -> float:
         return self.capacity_bytes * (1 - self.headroom)
 
-    def same_node(self, a: EndpointId, b: EndpointId) -> bool:
-        node = {endpoint: self.node_of[device] for device, endpoint in self.endpoint_of.items()}
-        return node.get(a) == node.get(b)
+    @property
+    def endpoint_nodes(self) -> dict[EndpointId, int]:
+        """The node of each endpoint."""
+        return {endpoint: self.node_of[device] for device, endpoint in self.endpoint_of.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def _proposal(snapshot: Snapshot, choice: Choice) -> Proposal | None:
 def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: int) -> Transition:
     """The transition DAG from the units of the snapshot to these stage plans. Raises LayoutError if there is none."""
     current = {stage: snapshot.emus[stage] for stage in changed}
-    return transition_dag(current, changed, snapshot.states, snapshot.endpoint_of, epoch, snapshot.same_node)
+    return transition_dag(current, changed, snapshot.states, snapshot.endpoint_of, epoch, snapshot.endpoint_nodes)
 
 
 def place(snapshot: Snapshot, plan: StagePlan) -> StagePlan:
@@ -192,7 +193,7 @@ def _groups(transition: Transition) -> dict[EndpointId, tuple[GroupKey, ...]]:
     """The communicators that each endpoint makes for the transition, taken as new."""
     groups: dict[EndpointId, set[GroupKey]] = {}
     for op in transition.ops:
-        for exchange in op.exchanges:
-            for endpoint in exchange.group.members:
-                groups.setdefault(endpoint, set()).add(exchange.group)
+        for key in op.groups:
+            for endpoint in key.members:
+                groups.setdefault(endpoint, set()).add(key)
     return {endpoint: tuple(sorted(keys)) for endpoint, keys in groups.items()}

@@ -81,12 +81,13 @@ class NativeEndpoint:
         for emu in emus:
             if self._endpoint not in emu.endpoints or emu.unit in self._store.catalog():
                 continue
-            shards = states[emu.stage].shards(emu.layout, emu.rank_of(self._endpoint))
+            shards = states[emu.stage].shards(emu.layout, emu.rank_of(self._endpoint), emu.optimizer)
             self._store.open(emu.unit, shards)
             for tensor, boxes in shards.items():
                 for box in boxes:
                     view = self._store.write(emu.unit, tensor.ref, box)
                     view.copy_(self._weights.read(tensor, box)) if tensor.kind is Kind.PARAMETER else view.zero_()
+                    self._store.land(emu.unit, tensor.ref, box)
 
     def install(self, program: Program) -> Installed:
         """Make the program's communicators and keep its operations; nothing moves."""

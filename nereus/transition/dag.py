@@ -1,6 +1,6 @@
 """The transition DAG: the local DAGs of all changed model-stages in one safe order (paper, section 6).
 
-Release before acquire: of the steps that are ready, Destroys come first. Ties go generation, inference, training.
+Release before acquire: of the movements that are ready, Destroys come first. Ties go generation, inference, training.
 """
 
 from __future__ import annotations
@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from nereus.emu.plan import DeviceId, StagePlan
-from nereus.emu.primitives import Destroy, Primitive
-from nereus.emu.unit import Emu
+from nereus.emu.unit import Emu, phi
 from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, StateSpec
+from nereus.layout.moves import NodeOf
 from nereus.transition.local import LocalDag, local_dag
-from nereus.transition.lowering import SameNode, lower
-from nereus.transition.ops import Transition
+from nereus.transition.lowering import lower
+from nereus.transition.movement import Movement, fused, resharded, unfused
+from nereus.transition.ops import BUCKET_BYTES, Transition
 
 Exclusive = Callable[[str, str], bool]
 """Whether two model-stages may not own one device at the same time."""
 
-Dags = Mapping[str, LocalDag]
-StepKey = tuple[str, int]
-"""A step of the local DAG of a model-stage."""
-Edges = dict[StepKey, set[StepKey]]
+Movements = Mapping[str, tuple[Movement, ...]]
+Key = tuple[str, int]
+"""A movement of a model-stage."""
+Edges = dict[Key, set[Key]]
 
 STAGE_ORDER = ("generation", "inference", "training")
 """Ties between model-stages, by the suffix of their names (paper, section 6)."""
@@ -40,70 +41,98 @@ def transition_dag(
     states: Mapping[str, StateSpec],
     endpoint_of: Mapping[DeviceId, EndpointId],
     epoch: int,
-    same_node: SameNode,
+    node_of: NodeOf | None = None,
     exclusive: Exclusive = lambda a, b: False,
+    *,
+    fuse: bool = True,
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> Transition:
     """The operations that turn the current EMUs of each changed model-stage into those of its target plan.
 
     `exclusive(a, b)` says that two model-stages run concurrently and so never own a device together; an acquisition by one
-    then waits for the Destroy by which the other gives the device up. Raises LayoutError if such waits go in a circle.
+    then waits for the Destroy by which the other gives the device up. Fused movements release later than single ones:
+    where such waits then go in a circle, and with `fuse` off, every primitive moves on its own. Raises LayoutError if they
+    still do.
     """
-    dags = {
-        stage: local_dag(current[stage], targets[stage], endpoint_of, epoch, same_node)
-        for stage in sorted(targets, key=stage_rank)
-    }
-    after = {
-        (stage, index): {(stage, i) for i in dag.steps[index].after} for stage, dag in dags.items() for index in _range(dag)
-    }
-    for acquisition, releases in _resource_edges(dags, current, exclusive).items():
-        after[acquisition] |= releases
-    order = _dispatch_order(dags, after)
-    names = {key: f"e{epoch}.{place}.{type(_primitive(dags, key)).__name__}" for place, key in enumerate(order)}
+    stages = sorted(targets, key=stage_rank)
+    dags = {stage: local_dag(current[stage], targets[stage], endpoint_of, epoch, node_of) for stage in stages}
+    results = {stage: _result(dags[stage], current[stage], targets[stage], endpoint_of, epoch) for stage in stages}
+
+    def movements(stage: str, *, fuse: bool) -> tuple[Movement, ...]:
+        if results[stage] != dags[stage].result:
+            return (resharded(dags[stage], current[stage], results[stage]),)
+        return fused(dags[stage], current[stage]) if fuse else unfused(dags[stage])
+
+    for attempt in (True, False) if fuse else (False,):
+        planned = {stage: movements(stage, fuse=attempt) for stage in stages}
+        after = _edges(planned, current, exclusive)
+        try:
+            order = _dispatch_order(planned, after)
+            break
+        except LayoutError:
+            if not attempt:
+                raise
+    names = {key: _name(planned[key[0]][key[1]], epoch, place) for place, key in enumerate(order)}
     ops = tuple(
-        lower(_primitive(dags, key), states[key[0]], names[key], tuple(sorted(names[k] for k in after[key])), same_node)
-        for key in order
+        lower(
+            planned[stage][index],
+            states[stage],
+            names[stage, index],
+            tuple(sorted(names[k] for k in after[stage, index])),
+            node_of or {},
+            bucket_bytes,
+        )
+        for stage, index in order
     )
-    return Transition(ops, tuple(emu for dag in dags.values() for emu in dag.result))
+    return Transition(ops, tuple(emu for stage in stages for emu in results[stage]))
 
 
-def _resource_edges(dags: Dags, current: Mapping[str, tuple[Emu, ...]], exclusive: Exclusive) -> Edges:
-    """For each acquisition, the Destroys of exclusive model-stages that release the endpoints it needs."""
-    edges: Edges = {}
-    for stage, dag in dags.items():
+def _result(
+    dag: LocalDag,
+    current: tuple[Emu, ...],
+    target: StagePlan,
+    endpoint_of: Mapping[DeviceId, EndpointId],
+    epoch: int,
+) -> tuple[Emu, ...]:
+    """The units of a target plan: those of its local DAG, or newborn ones where replicas share their optimizer state."""
+    sharded = (target.dp > 1 and target.zero1) or any(emu.optimizer.parts > 1 for emu in current)
+    return phi(target, endpoint_of, epoch) if sharded else dag.result
+
+
+def _name(movement: Movement, epoch: int, place: int) -> str:
+    """Such as e3.0.Split+Merge."""
+    kinds = dict.fromkeys(type(primitive).__name__ for primitive in movement.primitives)
+    return f"e{epoch}.{place}.{'+'.join(kinds)}"
+
+
+def _edges(planned: Movements, current: Mapping[str, tuple[Emu, ...]], exclusive: Exclusive) -> Edges:
+    """What each movement waits for: its own model-stage's, and what exclusive ones release for it."""
+    after: Edges = {}
+    for stage, movements in planned.items():
         owned = {endpoint for emu in current[stage] for endpoint in emu.endpoints}
-        for index in _range(dag):
-            acquired = {e for emu in dag.steps[index].primitive.makes for e in emu.endpoints} - owned
-            for other, released in dags.items():
+        for index, movement in enumerate(movements):
+            waits = after.setdefault((stage, index), {(stage, i) for i in movement.after})
+            acquired = {e for emu in movement.makes for e in emu.endpoints} - owned
+            for other, released in planned.items():
                 if other == stage or not acquired or not exclusive(stage, other):
                     continue
-                for i in _range(released):
-                    primitive = released.steps[i].primitive
-                    if isinstance(primitive, Destroy) and acquired & set(primitive.target.endpoints):
-                        edges.setdefault((stage, index), set()).add((other, i))
-    return edges
+                waits |= {(other, i) for i, by in enumerate(released) if acquired & {site.endpoint for site in by.frees}}
+    return after
 
 
-def _dispatch_order(dags: Dags, after: Edges) -> list[StepKey]:
-    """A topological order of all steps: release before acquire, then stage order, then the local default order."""
-    waiting = [(stage, index) for stage, dag in dags.items() for index in _range(dag)]
-    done: set[StepKey] = set()
-    order: list[StepKey] = []
+def _dispatch_order(planned: Movements, after: Edges) -> list[Key]:
+    """A topological order of all movements: release before acquire, then stage order, then the local default order."""
+    waiting = [(stage, index) for stage, movements in planned.items() for index in range(len(movements))]
+    done: set[Key] = set()
+    order: list[Key] = []
     while waiting:
         ready = [key for key in waiting if after[key] <= done]
         if not ready:
-            names = ", ".join(f"{type(_primitive(dags, key)).__name__} of {key[0]}" for key in waiting)
+            names = ", ".join(f"{type(planned[s][i].primitives[0]).__name__} of {s}" for s, i in waiting)
             raise LayoutError(f"the devices that these wait for are released in a circle: {names}; change in two steps")
-        releases = [key for key in ready if isinstance(_primitive(dags, key), Destroy)]
+        releases = [(stage, index) for stage, index in ready if not planned[stage][index].makes]
         chosen = (releases or ready)[0]
         waiting.remove(chosen)
         done.add(chosen)
         order.append(chosen)
     return order
-
-
-def _primitive(dags: Dags, key: StepKey) -> Primitive:
-    return dags[key[0]].steps[key[1]].primitive
-
-
-def _range(dag: LocalDag) -> range:
-    return range(len(dag.steps))

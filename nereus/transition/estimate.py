@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nereus.layout.catalog import EndpointId
-from nereus.transition.ops import AllGather, GroupKey, Op, Transition
+from nereus.transition.messages import sent_and_received
+from nereus.transition.ops import GroupKey, Op, Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,8 @@ def op_seconds(op: Op, rates: LinkRates) -> float:
     for move in op.copies:
         copied[move.target.endpoint] = copied.get(move.target.endpoint, 0) + move.num_bytes
     for exchange in op.exchanges:
-        if isinstance(exchange, AllGather):
-            total = sum(part.num_bytes for parts in exchange.parts for part in parts)
-            for endpoint in exchange.group.members:
-                wire[endpoint] = wire.get(endpoint, 0) + total
-        else:
-            for move in exchange.moves:
-                for endpoint in (move.source.endpoint, move.target.endpoint):
-                    wire[endpoint] = wire.get(endpoint, 0) + move.num_bytes
+        for endpoint in exchange.group.members:
+            wire[endpoint] = wire.get(endpoint, 0) + sum(sent_and_received(exchange, endpoint))
     busiest = max(
         (wire.get(e, 0) / rates.wire_bytes_s + copied.get(e, 0) / rates.copy_bytes_s for e in op.members), default=0.0
     )

@@ -1,18 +1,21 @@
 """Whether a transition fits in memory, checked before anything moves (paper, section 4.3).
 
-    used(device) = every unit on it now, + units that operations open, + buffers; after the proof, - what Destroys release
+    used(device) = every unit on it now, + units that operations open, + buffers, - what Destroys and streams release
 
-Inputs live until the commit, so memory only rises until then; the first operation that does not fit is named.
+Other inputs live until the commit. The first operation that does not fit is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nereus.emu.unit import Emu
-from nereus.layout.catalog import EndpointId, StateSpec, UnitId
-from nereus.transition.ops import AllGather, Op, Transition
+from nereus.layout.catalog import EndpointId, Site, StateSpec
+from nereus.layout.layout import Layout, OptimizerShard
+from nereus.layout.tensors import TensorRef
+from nereus.transition.messages import buffer_bytes
+from nereus.transition.ops import Transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,47 +43,53 @@ def check_memory(
     transition: Transition, current: Iterable[Emu], states: Mapping[str, StateSpec], usable_bytes: float
 ) -> MemoryCheck:
     """Walk through the operations in the order in which they are submitted."""
-    sizes: dict[tuple[UnitId, EndpointId], int] = {}
-    used: dict[EndpointId, int] = {}
+    held = _Held(states)
     for emu in current:
-        _open(emu, states, sizes, used)
-    peak = dict(used)
+        held.open(emu)
+    peak = dict(held.used)
     for op in (*transition.moving, *transition.held):
-        for emu in op.makes:
-            _open(emu, states, sizes, used)
-        for endpoint in op.members:
-            needed = used.get(endpoint, 0) + buffer_bytes(op, endpoint)
-            peak[endpoint] = max(peak.get(endpoint, 0), needed)
-            if needed > usable_bytes:
-                return MemoryCheck(peak, MemoryViolation(endpoint, op.id, needed, int(usable_bytes)))
-        if op.primitive == "Destroy":
-            for emu in op.ends:
-                for endpoint in emu.endpoints:
-                    used[endpoint] -= sizes.pop((emu.unit, endpoint))
+        buffers = {endpoint: buffer_bytes(op, endpoint) for endpoint in op.members}
+        for bucket in op.stream.buckets if op.stream else (None,):
+            for emu in op.makes:
+                held.open(emu, bucket)
+            for endpoint in op.members:
+                needed = held.used.get(endpoint, 0) + buffers[endpoint]
+                peak[endpoint] = max(peak.get(endpoint, 0), needed)
+                if needed > usable_bytes:
+                    return MemoryCheck(peak, MemoryViolation(endpoint, op.id, needed, int(usable_bytes)))
+            for site in op.frees:
+                held.release(site, bucket)
     return MemoryCheck(peak, None)
 
 
-def buffer_bytes(op: Op, endpoint: EndpointId) -> int:
-    """Bytes of the collective buffers that an operation holds on one endpoint."""
-    total = 0
-    for exchange in op.exchanges:
-        if endpoint not in exchange.group.members:
-            continue
-        if isinstance(exchange, AllGather):
-            sizes = [sum(part.num_bytes for part in parts) for parts in exchange.parts]
-            total += sum(sizes) * (2 if len(set(sizes)) == 1 else 1)
-        else:
-            total += sum(m.num_bytes for m in exchange.moves if endpoint in (m.source.endpoint, m.target.endpoint))
-    return total
+Bucket = tuple[TensorRef, ...]
 
 
-def _open(
-    emu: Emu,
-    states: Mapping[str, StateSpec],
-    sizes: dict[tuple[UnitId, EndpointId], int],
-    used: dict[EndpointId, int],
-) -> None:
-    for rank, endpoint in enumerate(emu.endpoints):
-        size = states[emu.stage].shard_bytes(emu.layout, rank)
-        sizes[emu.unit, endpoint] = size
-        used[endpoint] = used.get(endpoint, 0) + size
+@dataclass(slots=True)
+class _Held:
+    """The bytes of each unit on each endpoint; where a stream took a unit apart, those of its tensors."""
+
+    states: Mapping[str, StateSpec]
+    used: dict[EndpointId, int] = field(default_factory=dict)
+    sites: dict[Site, int] = field(default_factory=dict)
+    cuts: dict[Site, tuple[Layout, int, OptimizerShard]] = field(default_factory=dict)
+
+    def open(self, emu: Emu, bucket: Bucket | None = None) -> None:
+        for rank, endpoint in enumerate(emu.endpoints):
+            site = Site(endpoint, emu.unit)
+            self.cuts[site] = emu.layout, rank, emu.optimizer
+            self._change(site, self._bytes(site, bucket))
+
+    def release(self, site: Site, bucket: Bucket | None) -> None:
+        self._change(site, -(self.sites[site] if bucket is None else self._bytes(site, bucket)))
+
+    def _change(self, site: Site, num_bytes: int) -> None:
+        self.sites[site] = self.sites.get(site, 0) + num_bytes
+        self.used[site.endpoint] = self.used.get(site.endpoint, 0) + num_bytes
+
+    def _bytes(self, site: Site, bucket: Bucket | None) -> int:
+        layout, rank, optimizer = self.cuts[site]
+        state = self.states[site.unit.stage]
+        if bucket is None:
+            return state.shard_bytes(layout, rank, optimizer=optimizer)
+        return sum(state.tensor_bytes(ref, layout, rank, optimizer) for ref in bucket)

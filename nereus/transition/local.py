@@ -17,7 +17,7 @@ from nereus.emu.unit import Emu
 from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, UnitId
 from nereus.layout.layout import Layout
-from nereus.transition.lowering import SameNode
+from nereus.layout.moves import NodeOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def local_dag(
     target: StagePlan,
     endpoint_of: Mapping[DeviceId, EndpointId],
     birth_epoch: int,
-    same_node: SameNode = lambda a, b: True,
+    node_of: NodeOf | None = None,
 ) -> LocalDag:
     """The primitives that turn `current` into Phi(target).
 
@@ -72,21 +72,25 @@ def local_dag(
     *larger, smallest = _common_layouts(current[0].layout.common(target.layout))
     for sub in larger:
         try:
-            return _dag_through(sub, current, target, endpoint_of, birth_epoch, same_node)
+            return _dag_through(sub, current, target, endpoint_of, birth_epoch, node_of or {})
         except LayoutError:
             continue
-    return _dag_through(smallest, current, target, endpoint_of, birth_epoch, same_node)
+    return _dag_through(smallest, current, target, endpoint_of, birth_epoch, node_of or {})
 
 
 def _common_layouts(largest: Layout) -> list[Layout]:
     """The layouts into which the largest common one can be split, itself first: pp goes before tp, which stays in a node."""
     divisors = [
-        Layout(tp, pp)
-        for tp in range(1, largest.tp + 1)
-        for pp in range(1, largest.pp + 1)
-        if largest.tp % tp == 0 and largest.pp % pp == 0
+        Layout(tp, pp, fsdp)
+        for tp in _divisors(largest.tp)
+        for pp in _divisors(largest.pp)
+        for fsdp in _divisors(largest.fsdp)
     ]
-    return sorted(divisors, key=lambda layout: (-layout.size, -layout.tp))
+    return sorted(divisors, key=lambda layout: (-layout.size, -layout.tp, -layout.fsdp))
+
+
+def _divisors(degree: int) -> list[int]:
+    return [divisor for divisor in range(1, degree + 1) if degree % divisor == 0]
 
 
 def _dag_through(
@@ -95,7 +99,7 @@ def _dag_through(
     target: StagePlan,
     endpoint_of: Mapping[DeviceId, EndpointId],
     birth_epoch: int,
-    same_node: SameNode,
+    node_of: NodeOf,
 ) -> LocalDag:
     """The primitives by way of units of layout `sub`. Raises LayoutError where no replica is disjoint from a slot."""
     dag, names = LocalDag(), _UnitNames(target.stage, birth_epoch)
@@ -108,7 +112,7 @@ def _dag_through(
     wanted = set(slots)
     filled = {emu.endpoints: emu for emu in units if emu.endpoints in wanted}
     redundant = [emu for emu in units if filled.get(emu.endpoints) is not emu]
-    extends = _extends(list(filled.values()) or redundant, [s for s in slots if s not in filled], names, same_node)
+    extends = _extends(list(filled.values()) or redundant, [s for s in slots if s not in filled], names, node_of)
     read = {extend.source.unit for extend in extends}
     for emu in redundant:
         if emu.unit not in read:
@@ -134,33 +138,34 @@ def _split_all(dag: LocalDag, current: tuple[Emu, ...], sub: Layout, slots: list
     return units
 
 
-def _extends(sources: list[Emu], slots: list[Endpoints], names: _UnitNames, same_node: SameNode) -> list[Extend]:
-    """An Extend for each slot, sources shared out evenly, near ones first; a slot that all sources overlap reads a newborn.
+def _extends(sources: list[Emu], slots: list[Endpoints], names: _UnitNames, node_of: NodeOf) -> list[Extend]:
+    """An Extend for each slot, from whichever replica is free first, near ones before far ones; newborn ones copy on.
 
-    Raises LayoutError where no replica is disjoint from a slot.
+    So one replica feeds several as a tree: the time grows with the logarithm of their number. Raises LayoutError where no
+    replica is disjoint from a slot.
     """
     extends: list[Extend] = []
-    reads: dict[UnitId, int] = {}
+    free_at = {emu.unit: 0 for emu in sources}
+    known = list(sources)
     waiting = list(slots)
     while waiting:
-        born = [extend.replica for extend in extends]
-        slot, free = next(
-            ((slot, found) for pool in (sources, born) for slot in waiting if (found := _disjoint(pool, slot))), (None, [])
-        )
+        slot, able = next(((slot, found) for slot in waiting if (found := _disjoint(known, slot))), (None, []))
         if slot is None:
             raise LayoutError(
                 f"{sources[0].stage}: no replica is disjoint from {list(waiting[0])}, so none can be extended onto it; "
                 "choose devices that keep one unit whole, or change in two steps"
             )
 
-        def cost(emu: Emu, slot: Endpoints = slot) -> tuple[int, int, UnitId]:
-            far = sum(not same_node(a, b) for a, b in zip(emu.endpoints, slot, strict=True))
-            return reads.get(emu.unit, 0), far, emu.unit
+        def cost(emu: Emu, slot: Endpoints = slot) -> tuple[int, int, int]:
+            far = sum(node_of.get(a) != node_of.get(b) for a, b in zip(emu.endpoints, slot, strict=True))
+            return free_at[emu.unit], far, known.index(emu)
 
-        source = min(free, key=cost)
-        reads[source.unit] = reads.get(source.unit, 0) + 1
+        source = min(able, key=cost)
         waiting.remove(slot)
         extends.append(Extend.of(source, slot, names.next))
+        free_at[source.unit] += 1
+        known.append(extends[-1].replica)
+        free_at[extends[-1].replica.unit] = free_at[source.unit]
     return extends
 
 

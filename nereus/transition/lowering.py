@@ -1,50 +1,58 @@
-"""Primitives to moves, moves to collectives (paper, section 6.1).
+"""Movements to moves, moves to collectives (paper, section 6.1).
 
-Split    position-wise AllGather in the smallest enclosing TP/PP group
-Merge    local slices; what a target rank does not hold (uneven layouts) in pairs
-Extend   one communicator per rank pair, each shard once, pairs concurrent
-Destroy  nothing
+Split          position-wise AllGather in the smallest enclosing TP/PP group
+Merge          local slices; what a target rank does not hold (uneven layouts) in pairs
+Extend         one communicator per rank pair, each shard once, pairs concurrent
+Split+Merge .. fused: only what the target units lack, in pairs
+Destroy        nothing
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 
-from nereus.emu.primitives import Destroy, Extend, Primitive, Split
-from nereus.emu.unit import Emu, catalog
-from nereus.layout.catalog import EndpointId, StateSpec
-from nereus.layout.moves import Move, minimal_moves
+from nereus.emu.primitives import Extend, Split
+from nereus.emu.unit import Emu
+from nereus.layout.box import Box
+from nereus.layout.catalog import Catalog, EndpointId, Site, StateSpec, UnitId
+from nereus.layout.moves import Move, NodeOf, minimal_moves
+from nereus.layout.tensors import TensorRef
+from nereus.transition.messages import message_bytes
+from nereus.transition.movement import Movement
 from nereus.transition.ops import TRANSFER, AllGather, Exchange, GroupKey, Op, Pairwise, Part
-
-Moves = tuple[Move, ...]
-SameNode = Callable[[EndpointId, EndpointId], bool]
+from nereus.transition.patterns import Compiled, Moves, movement_of_pattern
 
 
-def lower(primitive: Primitive, state: StateSpec, op_id: str, after: tuple[str, ...], same_node: SameNode) -> Op:
-    """Compile one primitive to an operation."""
-    copies, exchanges = _movement(primitive, state, same_node)
+def lower(
+    movement: Movement, state: StateSpec, op_id: str, after: tuple[str, ...], node_of: NodeOf, bucket_bytes: int
+) -> Op:
+    """Compile one movement to an operation."""
+    copies, exchanges = movement_of_pattern(movement, state, node_of, _exchanges) if movement.makes else ((), ())
     return Op(
         id=op_id,
-        primitive=type(primitive).__name__,
-        stage=primitive.stage,
-        makes=primitive.makes,
-        ends=primitive.ends,
+        primitives=tuple(type(primitive).__name__ for primitive in movement.primitives),
+        stage=movement.primitives[0].stage,
+        makes=movement.makes,
+        frees=movement.frees,
         copies=copies,
         exchanges=exchanges,
         after=after,
+        bucket_bytes=bucket_bytes,
+        message_bytes=message_bytes(exchanges, bucket_bytes),
     )
 
 
-def _movement(primitive: Primitive, state: StateSpec, same_node: SameNode) -> tuple[Moves, tuple[Exchange, ...]]:
-    if isinstance(primitive, Destroy):
-        return (), ()
-    if isinstance(primitive, Split) and primitive.is_aligned:
-        return _position_gathers(primitive, state, same_node)
-    if isinstance(primitive, Extend):
-        return (), _rank_pairs(primitive, state)
-    copies, wire = _by_reach(minimal_moves(catalog(state, primitive.reads), catalog(state, primitive.makes), same_node))
-    return copies, _pairwise(wire)
+def _exchanges(movement: Movement, state: StateSpec, node_of: NodeOf) -> Compiled:
+    units = {emu.unit: emu for emu in (*movement.reads, *movement.resident)}.values()
+    sources, targets = Catalog.of(state, units).where(movement.reader()), Catalog.of(state, movement.makes)
+    primitive = movement.primitives[0]
+    if len(movement.primitives) == 1:
+        if isinstance(primitive, Split) and primitive.is_aligned:
+            return _position_gathers(primitive, sources, targets, node_of)
+        if isinstance(primitive, Extend):
+            return _rank_pairs(primitive, sources, targets)
+    copies, wire = by_reach(minimal_moves(sources, targets, node_of))
+    return copies, pairwise(wire)
 
 
 def lower_sync(
@@ -53,51 +61,95 @@ def lower_sync(
     targets: tuple[Emu, ...],
     target_state: StateSpec,
     op_id: str,
-    same_node: SameNode,
+    node_of: NodeOf,
+    bucket_bytes: int,
 ) -> Op:
-    """A weight sync: what live units hold, written into other live units by the same moves (paper, section 4.1)."""
-    moves = minimal_moves(catalog(source_state, sources), catalog(target_state, targets), same_node)
-    copies, wire = _by_reach(moves)
-    return Op(op_id, "WeightSync", targets[0].stage, (), (), copies, _pairwise(wire), ())
+    """A weight sync: what live units hold, written into other live units by the same moves (paper, section 4.1).
+
+    Frozen tensors are left out, since every unit has them from its birth; what a node lacks crosses to it once.
+    """
+    wanted = Catalog.of(target_state, targets).trained()
+    moves = minimal_moves(Catalog.of(source_state, sources), wanted, node_of, relay=True)
+    copies, wire = by_reach(moves)
+    exchanges = pairwise(wire)
+    return Op(
+        id=op_id,
+        primitives=("WeightSync",),
+        stage=targets[0].stage,
+        makes=(),
+        frees=(),
+        copies=copies,
+        exchanges=exchanges,
+        after=(),
+        bucket_bytes=bucket_bytes,
+        message_bytes=message_bytes(exchanges, bucket_bytes),
+    )
 
 
-def _by_reach(moves: Moves) -> tuple[Moves, Moves]:
+def by_reach(moves: Moves) -> tuple[Moves, Moves]:
     """Local copies, and what crosses between endpoints."""
     return tuple(m for m in moves if m.is_local), tuple(m for m in moves if not m.is_local)
 
 
-def _pairwise(wire: Moves) -> tuple[Exchange, ...]:
-    if not wire:
-        return ()
-    members = {site.endpoint for move in wire for site in (move.source, move.target)}
-    return (Pairwise(GroupKey.of(members, TRANSFER), wire),)
+def pairwise(wire: Moves) -> tuple[Exchange, ...]:
+    """One exchange per wave, on the communicator of all that take part in it."""
+    exchanges = []
+    for wave in sorted({move.wave for move in wire}):
+        moves = tuple(move for move in wire if move.wave == wave)
+        members = {site.endpoint for move in moves for site in (move.source, move.target)}
+        exchanges.append(Pairwise(GroupKey.of(members, TRANSFER), moves))
+    return tuple(exchanges)
 
 
-def _rank_pairs(extend: Extend, state: StateSpec) -> tuple[Exchange, ...]:
-    """One exchange per rank of the source and its replica: each shard crosses once, whole."""
-    before, after = catalog(state, extend.reads), catalog(state, extend.makes)
-    return tuple(
-        Pairwise(GroupKey.of((source, replica), TRANSFER), minimal_moves(before.at([source]), after.at([replica])))
-        for source, replica in zip(extend.source.endpoints, extend.replica.endpoints, strict=True)
+def _rank_pairs(extend: Extend, sources: Catalog, targets: Catalog) -> Compiled:
+    """One exchange per rank of the source and its replica: what the replica's endpoint lacks of the shard, once."""
+    source_of = dict(zip(extend.replica.endpoints, extend.source.endpoints, strict=True))
+
+    def aligned(source: Site, target: Site) -> bool:
+        return source.endpoint == source_of[target.endpoint] and source.unit == extend.source.unit
+
+    copies, wire = by_reach(minimal_moves(sources, targets, reach=aligned))
+    moves: dict[EndpointId, list[Move]] = {}
+    for move in wire:
+        moves.setdefault(move.target.endpoint, []).append(move)
+    return copies, tuple(
+        Pairwise(GroupKey.of((source, replica), TRANSFER), tuple(moves[replica]))
+        for replica, source in source_of.items()
+        if replica in moves
     )
 
 
-def _position_gathers(split: Split, state: StateSpec, same_node: SameNode) -> tuple[Moves, tuple[Exchange, ...]]:
+def _position_gathers(split: Split, sources: Catalog, targets: Catalog, node_of: NodeOf) -> Compiled:
     """One AllGather per position of the smaller layout; what not every member of it needs travels in pairs."""
-    before, after = catalog(state, split.reads), catalog(state, split.makes)
-    copies: list[Move] = []
+    position_of = {endpoint: rank for part in split.parts for rank, endpoint in enumerate(part.endpoints)}
+
+    def same_position(source: Site, target: Site) -> bool:
+        return position_of[source.endpoint] == position_of[target.endpoint]
+
+    copies, wire = by_reach(minimal_moves(sources, targets, node_of, reach=same_position))
+    at: list[list[Move]] = [[] for _ in range(split.parts[0].layout.size)]
+    for move in wire:
+        at[position_of[move.target.endpoint]].append(move)
     exchanges: list[Exchange] = []
-    for position in range(split.parts[0].layout.size):
-        unit_at = {part.endpoints[position]: part.unit for part in split.parts}
-        local, wire = _by_reach(minimal_moves(before.at(unit_at), after.at(unit_at), same_node))
-        copies.extend(local)
-        readers: dict[tuple[EndpointId, Part], list[Move]] = defaultdict(list)
-        for move in wire:
-            readers[move.source.endpoint, Part(move.tensor, move.box, move.source.unit)].append(move)
-        group = GroupKey.of(unit_at, TRANSFER)
-        gathered = {key for key, moves in readers.items() if len(moves) == len(unit_at) - 1}
-        if gathered:
-            parts = tuple(tuple(p for e, p in readers if e == member and (e, p) in gathered) for member in group.members)
-            exchanges.append(AllGather(group, parts, tuple(unit_at[e] for e in group.members)))
-        exchanges.extend(_pairwise(tuple(m for key, moves in readers.items() if key not in gathered for m in moves)))
-    return tuple(copies), tuple(exchanges)
+    for position, moves in enumerate(at):
+        exchanges += _gathered(moves, {part.endpoints[position]: part.unit for part in split.parts})
+    return copies, tuple(exchanges)
+
+
+def _gathered(wire: Iterable[Move], unit_at: Mapping[EndpointId, UnitId]) -> tuple[Exchange, ...]:
+    """What every member of a position needs as one AllGather, the rest in pairs."""
+    readers: dict[tuple[EndpointId, tuple[TensorRef, ...], Box], list[Move]] = {}
+    for move in wire:
+        refs = tuple(tensor.ref for tensor in move.tensors)
+        readers.setdefault((move.source.endpoint, refs, move.box), []).append(move)
+    contributed: dict[EndpointId, list[Part]] = {endpoint: [] for endpoint in unit_at}
+    paired: list[Move] = []
+    for (source, _, box), moves in readers.items():
+        if len(moves) == len(unit_at) - 1:
+            contributed[source].append(Part(moves[0].tensors, box, moves[0].source.unit))
+        else:
+            paired += moves
+    group = GroupKey.of(unit_at, TRANSFER)
+    parts = tuple(tuple(contributed[member]) for member in group.members)
+    gather = (AllGather(group, parts, tuple(unit_at[member] for member in group.members)),) if any(parts) else ()
+    return (*gather, *pairwise(tuple(paired)))

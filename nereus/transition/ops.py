@@ -1,25 +1,30 @@
 """What a transition is made of: operations, and the collectives that each one is compiled to.
 
-    Primitive -> Op: copies (local) + exchanges (AllGather | Pairwise) -> Program: the ops of one endpoint
+    primitives -> Op: copies (local) + exchanges (AllGather | Pairwise) -> Program: the ops of one endpoint
 
 All of it is printable data; nothing here knows a tensor or a process group.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
-from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.catalog import EndpointId, Site, StateSpec, Tensors, UnitId
 from nereus.layout.moves import Move
-from nereus.layout.tensors import CanonicalTensor
+from nereus.layout.tensors import TensorRef
 
 TRANSFER = "transfer"
 COMPUTE = "compute"
 """The lanes that own communicators: a process group belongs to one lane, and to the one thread that runs it."""
+
+
+BUCKET_BYTES = 64 << 20
+"""The default bound on buffers: large enough that set-up per message vanishes, small beside a device's memory."""
 
 
 class GroupKey(NamedTuple):
@@ -33,18 +38,17 @@ class GroupKey(NamedTuple):
         return cls(tuple(sorted(set(endpoints))), lane)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A box that one member contributes to an AllGather."""
+class Part(NamedTuple):
+    """A box of some tensors that one member contributes to an AllGather."""
 
-    tensor: CanonicalTensor
+    tensors: Tensors
     box: Box
     unit: UnitId
     """The contributor's unit, which is read."""
 
     @property
     def num_bytes(self) -> int:
-        return self.box.volume * self.tensor.item_bytes
+        return self.box.volume * self.tensors[0].item_bytes * len(self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,30 @@ class AllGather:
     """The unit that each member writes, in the order of group.members."""
 
     @property
+    def wave(self) -> int:
+        """It reads what was there before the operation."""
+        return 0
+
+    @property
     def num_bytes(self) -> int:
         """Bytes received, over all members."""
         return sum(part.num_bytes for parts in self.parts for part in parts) * (len(self.group.members) - 1)
+
+    @property
+    def sources(self) -> frozenset[Site]:
+        """Where it reads."""
+        contributed = zip(self.group.members, self.parts, strict=True)
+        return frozenset(Site(member, part.unit) for member, parts in contributed for part in parts)
+
+    @property
+    def sinks(self) -> frozenset[Site]:
+        """Where it writes."""
+        return frozenset(map(Site, self.group.members, self.targets))
+
+    def of_tensors(self, refs: frozenset[TensorRef]) -> AllGather | None:
+        """The part of it that concerns some tensors; None if nothing does."""
+        chosen = tuple(tuple(p for part in parts if (p := _of_tensors(part, refs))) for parts in self.parts)
+        return replace(self, parts=chosen) if any(chosen) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,54 +96,121 @@ class Pairwise:
     moves: tuple[Move, ...]
 
     @property
+    def wave(self) -> int:
+        """Exchanges of a later wave read what those of an earlier one have brought."""
+        return self.moves[0].wave
+
+    @property
     def num_bytes(self) -> int:
         return sum(move.num_bytes for move in self.moves)
+
+    @property
+    def sources(self) -> frozenset[Site]:
+        """Where it reads."""
+        return frozenset(move.source for move in self.moves)
+
+    @property
+    def sinks(self) -> frozenset[Site]:
+        """Where it writes."""
+        return frozenset(move.target for move in self.moves)
+
+    def of_tensors(self, refs: frozenset[TensorRef]) -> Pairwise | None:
+        """The part of it that concerns some tensors; None if nothing does."""
+        chosen = tuple(m for move in self.moves if (m := _of_tensors(move, refs)))
+        return replace(self, moves=chosen) if chosen else None
 
 
 Exchange = AllGather | Pairwise
 
+Carrier = TypeVar("Carrier", Move, Part)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """How an operation runs in buckets: tensors that move together, one bucket after the other.
+
+    When a bucket has landed on all members, what was read of its tensors is released where the operation frees it.
+    """
+
+    group: GroupKey
+    """All members, who agree on the bucket to start from."""
+    buckets: tuple[tuple[TensorRef, ...], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One primitive (or a weight sync), compiled to local copies and collectives."""
+    """One or more primitives (or a weight sync), compiled to local copies and collectives."""
 
     id: str
-    primitive: str
+    primitives: tuple[str, ...]
     stage: str
     makes: tuple[Emu, ...]
     """Units that are opened when the operation starts."""
-    ends: tuple[Emu, ...]
-    """Units that end with it: released by a Destroy at once, by others at commit."""
+    frees: tuple[Site, ...]
+    """What is released with it: at its end by a Destroy, tensor by tensor by a stream. Other inputs live until commit."""
     copies: tuple[Move, ...]
     exchanges: tuple[Exchange, ...]
     after: tuple[str, ...]
     """Operations that must have completed before this one starts."""
+    bucket_bytes: int = BUCKET_BYTES
+    """The most that an endpoint holds in buffers each way, and that a stream opens at once."""
+    message_bytes: int = BUCKET_BYTES
+    """The largest message between two endpoints."""
+    stream: Stream | None = None
+    """How it runs in buckets; None when all of its units are opened at once."""
 
     @property
     def members(self) -> tuple[EndpointId, ...]:
         """Every endpoint that takes part, sorted."""
-        endpoints = {e for emu in (*self.makes, *self.ends) for e in emu.endpoints}
+        endpoints = {e for emu in self.makes for e in emu.endpoints} | {site.endpoint for site in self.frees}
         endpoints |= {site.endpoint for move in self.copies for site in (move.source, move.target)}
         endpoints |= {e for exchange in self.exchanges for e in exchange.group.members}
         return tuple(sorted(endpoints))
+
+    @property
+    def groups(self) -> frozenset[GroupKey]:
+        """The communicators that it uses."""
+        groups = {exchange.group for exchange in self.exchanges}
+        return frozenset(groups | {self.stream.group} if self.stream else groups)
 
     @property
     def num_bytes(self) -> int:
         """Bytes that cross between endpoints."""
         return sum(exchange.num_bytes for exchange in self.exchanges)
 
+    @property
+    def is_release(self) -> bool:
+        """Whether it only releases, as a Destroy does."""
+        return bool(self.frees) and not self.makes
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it only refreshes live units, as a weight sync does."""
+        return not self.makes and not self.frees
+
     def seen_by(self, endpoint: EndpointId) -> Op:
         """The part of the operation that concerns one endpoint."""
-        return Op(
-            id=self.id,
-            primitive=self.primitive,
-            stage=self.stage,
+        return replace(
+            self,
             makes=tuple(emu for emu in self.makes if endpoint in emu.endpoints),
-            ends=tuple(emu for emu in self.ends if endpoint in emu.endpoints),
+            frees=tuple(site for site in self.frees if site.endpoint == endpoint),
             copies=tuple(move for move in self.copies if move.target.endpoint == endpoint),
             exchanges=tuple(x for x in (_exchange_seen_by(x, endpoint) for x in self.exchanges) if x is not None),
-            after=self.after,
         )
+
+    def of_tensors(self, refs: Iterable[TensorRef]) -> Op:
+        """The part of the operation that moves some tensors."""
+        chosen = frozenset(refs)
+        return replace(
+            self,
+            copies=tuple(m for move in self.copies if (m := _of_tensors(move, chosen))),
+            exchanges=tuple(x for exchange in self.exchanges if (x := exchange.of_tensors(chosen))),
+        )
+
+
+def _of_tensors(carrier: Carrier, refs: frozenset[TensorRef]) -> Carrier | None:
+    kept = tuple(tensor for tensor in carrier.tensors if tensor.ref in refs)
+    return carrier._replace(tensors=kept) if kept else None
 
 
 def _exchange_seen_by(exchange: Exchange, endpoint: EndpointId) -> Exchange | None:
@@ -162,7 +254,7 @@ class Transition:
     def held(self) -> tuple[Op, ...]:
         """Destroys that nothing waits for: they run after the proof, so that until then the old units stand."""
         awaited = {before for op in self.ops for before in op.after}
-        return tuple(op for op in self.ops if op.primitive == "Destroy" and op.id not in awaited)
+        return tuple(op for op in self.ops if op.is_release and op.id not in awaited)
 
     @property
     def num_bytes(self) -> int:
@@ -171,10 +263,7 @@ class Transition:
     @property
     def counts(self) -> dict[str, int]:
         """How many of each primitive."""
-        counts: dict[str, int] = {}
-        for op in self.ops:
-            counts[op.primitive] = counts.get(op.primitive, 0) + 1
-        return counts
+        return dict(Counter(primitive for op in self.ops for primitive in op.primitives))
 
 
 def program_for(
@@ -186,7 +275,7 @@ def program_for(
 ) -> Program:
     """What one endpoint has to install: its part of the ops, and every communicator that they or its units use."""
     mine = tuple(op.seen_by(endpoint) for op in ops if endpoint in op.members)
-    groups = {x.group for op in mine for x in op.exchanges}
+    groups = {key for op in mine for key in op.groups}
     groups |= {key for key in compute_groups if endpoint in key.members}
     opened = {op.stage for op in mine if op.makes}
     return Program(epoch, endpoint, tuple(sorted(groups)), mine, {stage: states[stage] for stage in sorted(opened)})

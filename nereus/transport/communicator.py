@@ -99,6 +99,12 @@ class Communicator:
             reduce = ReduceOp.SUM if op == "sum" else ReduceOp.MAX
             self._wait(self.process_group.allreduce([tensor], reduce))
 
+    def largest(self, value: int) -> int:
+        """The largest of the members' values."""
+        tensor = torch.tensor(value, dtype=torch.int64, device=self.device)
+        self.all_reduce(tensor, "max")
+        return int(tensor)
+
     def all_gather(self, out: list[torch.Tensor], tensor: torch.Tensor) -> None:
         """Fill `out`, one tensor per member in rank order, all of the shape of `tensor`."""
         if self.process_group is None:

@@ -1,172 +1,156 @@
-"""The exchanges of one operation as one endpoint sees them: which buffers it sends, receives and gathers.
+"""The exchanges of one operation as one endpoint sees them: which messages it sends to and receives from each peer.
 
-    pack sends -> post every receive and send -> gathers -> wait -> unpack
+    post a round: receives and sends of one message per peer -> the next round -> finish the first: unpack -> ..
 
-All buffers of an operation live at once, so that its exchanges run at the same time; their size is known beforehand.
+A piece that lies in one run of memory is sent from there or received into there; the rest is packed into staging buffers
+that are used again, so that they never hold more than a bucket each way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
 
-from nereus.layout.catalog import EndpointId
-from nereus.transition.ops import AllGather, GroupKey, Op, Pairwise
-from nereus.transport.communicator import Batch, Communicator
+from nereus.layout.box import Box
+from nereus.layout.catalog import EndpointId, UnitId
+from nereus.layout.tensors import CanonicalTensor
+from nereus.transition.messages import WINDOW, Message, messages
+from nereus.transition.ops import AllGather, Exchange, GroupKey, Op
+from nereus.transport.communicator import Batch
 from nereus.transport.communicators import Communicators
-from nereus.transport.packing import Item, pack, unpack, wire_bytes
 from nereus.transport.ports import ShardStore
+from nereus.transport.staging import Staging
 
 TAG = 1
 """One tag for all messages: those of a pair of endpoints arrive in the order in which both ends walk the exchanges."""
 
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One contiguous buffer between this endpoint and a peer."""
-
-    peer: EndpointId
-    items: tuple[Item, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        return wire_bytes(self.items)
+Boxes = list[tuple[UnitId, CanonicalTensor, Box]]
 
 
 @dataclass(frozen=True, slots=True)
-class PairExchange:
-    """What this endpoint sends to and receives from each peer of one Pairwise exchange."""
+class Line:
+    """All messages between this endpoint and one peer on one communicator."""
 
     group: GroupKey
+    peer: EndpointId
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
-
-    @classmethod
-    def of(cls, exchange: Pairwise, me: EndpointId) -> PairExchange:
-        sends: dict[EndpointId, list[Item]] = {}
-        receives: dict[EndpointId, list[Item]] = {}
-        for move in exchange.moves:
-            if move.source.endpoint == me:
-                sends.setdefault(move.target.endpoint, []).append(Item(move.source.unit, move.tensor, move.box))
-            elif move.target.endpoint == me:
-                receives.setdefault(move.source.endpoint, []).append(Item(move.target.unit, move.tensor, move.box))
-        return cls(exchange.group, _messages(sends), _messages(receives))
-
-
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """One AllGather: a message of every member; this endpoint's own is packed, the others are unpacked."""
-
-    group: GroupKey
-    messages: tuple[Message, ...]
-
-    @classmethod
-    def of(cls, exchange: AllGather, me: EndpointId) -> Gather:
-        members = exchange.group.members
-        target = exchange.targets[members.index(me)]
-        return cls(
-            exchange.group,
-            tuple(
-                Message(member, tuple(Item(part.unit if member == me else target, part.tensor, part.box) for part in parts))
-                for member, parts in zip(members, exchange.parts, strict=True)
-            ),
-        )
-
-    @property
-    def is_even(self) -> bool:
-        """Whether all members contribute as many bytes."""
-        return len({message.num_bytes for message in self.messages}) == 1
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of the members' buffers, twice where the backend gathers them: it lays them out in one of its own first."""
-        return sum(message.num_bytes for message in self.messages) * (2 if self.is_even else 1)
-
-    def run(self, communicator: Communicator, buffers: list[torch.Tensor], me: EndpointId) -> None:
-        """One allgather when all contribute as much, else a broadcast of each member that contributes."""
-        if self.is_even:
-            communicator.all_gather(buffers, buffers[communicator.rank_of(me)])
-            return
-        for message, buffer in zip(self.messages, buffers, strict=True):
-            if message.items:
-                communicator.broadcast(buffer, message.peer)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """All exchanges of one operation that this endpoint takes part in."""
+    """All exchanges of an operation, or of one bucket of it, that this endpoint takes part in."""
 
-    me: EndpointId
-    pairs: tuple[PairExchange, ...]
-    gathers: tuple[Gather, ...]
+    waves: tuple[tuple[Line, ...], ...]
+    """Lines of a later wave send what those of an earlier one have received."""
 
     @classmethod
     def of(cls, op: Op, me: EndpointId) -> Exchanges:
         """The part of `op` that `me` takes part in, in the order of the operation."""
-        mine = [exchange for exchange in op.exchanges if me in exchange.group.members]
+        mine = sorted((x for x in op.exchanges if me in x.group.members), key=lambda x: x.wave)
         return cls(
-            me,
-            tuple(PairExchange.of(exchange, me) for exchange in mine if isinstance(exchange, Pairwise)),
-            tuple(Gather.of(exchange, me) for exchange in mine if isinstance(exchange, AllGather)),
+            tuple(tuple(_lines(wave, me, op.message_bytes)) for _, wave in groupby(mine, key=lambda exchange: exchange.wave))
         )
 
     @property
     def received_bytes(self) -> int:
         """Bytes that come from other endpoints."""
-        gathered = (m for gather in self.gathers for m in gather.messages if m.peer != self.me)
-        return sum(m.num_bytes for m in (*gathered, *(m for pair in self.pairs for m in pair.receives)))
+        return sum(p.num_bytes for wave in self.waves for line in wave for message in line.receives for p in message)
 
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of all buffers, which live at the same time."""
-        paired = sum(m.num_bytes for pair in self.pairs for m in (*pair.sends, *pair.receives))
-        return paired + sum(gather.buffer_bytes for gather in self.gathers)
+    def run(self, store: ShardStore, communicators: Communicators, staging: Staging) -> None:
+        """Exchange everything; returns when all boxes have landed."""
+        for wave in self.waves:
+            under_way: deque[_Round] = deque()
+            for number in range(max(max(len(line.sends), len(line.receives)) for line in wave)):
+                if len(under_way) == WINDOW:
+                    under_way.popleft().finish(store, staging)
+                under_way.append(_Round.posted(wave, number, store, communicators, staging))
+            while under_way:
+                under_way.popleft().finish(store, staging)
 
-    def run(self, store: ShardStore, communicators: Communicators) -> None:
-        """Exchange everything; returns when all boxes have landed. The caller holds `buffer_bytes` in the ledger."""
-        device = communicators.device
-        arriving: list[_Filled] = []
-        batches: list[Batch] = []
-        for pair in self.pairs:
-            received = [(message, _buffer(message, device)) for message in pair.receives]
-            sent = [(message, _packed(store, message, device)) for message in pair.sends]
-            batches.append(_post(communicators.get(pair.group), received, sent))
-            arriving += received
-        for gather in self.gathers:
-            filled = [(m, _packed(store, m, device) if m.peer == self.me else _buffer(m, device)) for m in gather.messages]
-            gather.run(communicators.get(gather.group), [buffer for _, buffer in filled], self.me)
-            arriving += [(message, buffer) for message, buffer in filled if message.peer != self.me]
-        for batch in batches:
+
+@dataclass(slots=True)
+class _Round:
+    """One message each way for each peer, under way together."""
+
+    batches: list[Batch] = field(default_factory=list)
+    arriving: list[tuple[Message, torch.Tensor | None]] = field(default_factory=list)
+    """What comes, and the staging buffer that it comes into, if it does."""
+    leaving: list[torch.Tensor] = field(default_factory=list)
+    """Staging buffers of what goes."""
+
+    @classmethod
+    def posted(
+        cls, wave: Iterable[Line], number: int, store: ShardStore, communicators: Communicators, staging: Staging
+    ) -> _Round:
+        """Post the messages of this number: receives first, so that no send waits for one."""
+        posted = cls()
+        for key, lines in groupby(wave, key=lambda line: line.group):
+            with communicators.get(key).batch() as batch:
+                here = list(lines)
+                for line in here:
+                    if number < len(line.receives):
+                        message = line.receives[number]
+                        target, buffer = staging.direct_target(store, message), None
+                        if target is None:
+                            target = buffer = staging.take(message)
+                        batch.recv(target, line.peer, TAG)
+                        posted.arriving.append((message, buffer))
+                for line in here:
+                    if number < len(line.sends):
+                        message = line.sends[number]
+                        source = staging.direct_source(store, message)
+                        if source is None:
+                            source = staging.packed(store, message)
+                            posted.leaving.append(source)
+                        batch.send(source, line.peer, TAG)
+            posted.batches.append(batch)
+        return posted
+
+    def finish(self, store: ShardStore, staging: Staging) -> None:
+        """Wait until all has arrived and gone, and put it where it belongs."""
+        for batch in self.batches:
             batch.finish()
-        for message, buffer in arriving:
-            unpack(store, message.items, buffer)
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
+        for message, buffer in self.arriving:
+            if buffer is not None:
+                staging.unpack(store, message, buffer)
+                staging.give(buffer)
+            for piece in message:
+                store.land(piece.unit, piece.tensor.ref, piece.box)
+        for buffer in self.leaving:
+            staging.give(buffer)
 
 
-_Filled = tuple[Message, torch.Tensor]
+def _lines(exchanges: Iterable[Exchange], me: EndpointId, max_bytes: int) -> Iterator[Line]:
+    """One line per communicator and peer."""
+    for exchange in exchanges:
+        sends, receives = dict[EndpointId, Boxes](), dict[EndpointId, Boxes]()
+        if isinstance(exchange, AllGather):
+            _gather_boxes(exchange, me, sends, receives)
+        else:
+            for move in exchange.moves:
+                if move.source.endpoint == me:
+                    boxes, unit = sends.setdefault(move.target.endpoint, []), move.source.unit
+                else:
+                    boxes, unit = receives.setdefault(move.source.endpoint, []), move.target.unit
+                boxes += [(unit, tensor, move.box) for tensor in move.tensors]
+        for peer in sorted({*sends, *receives}):
+            cut = (messages(boxes.get(peer, ()), max_bytes) for boxes in (sends, receives))
+            yield Line(exchange.group, peer, *cut)
 
 
-def _post(communicator: Communicator, received: list[_Filled], sent: list[_Filled]) -> Batch:
-    """Post all messages of one exchange: receives first, so that no send waits for one."""
-    with communicator.batch() as batch:
-        for message, buffer in received:
-            batch.recv(buffer, message.peer, TAG)
-        for message, buffer in sent:
-            batch.send(buffer, message.peer, TAG)
-    return batch
-
-
-def _messages(items: dict[EndpointId, list[Item]]) -> tuple[Message, ...]:
-    return tuple(Message(peer, tuple(listed)) for peer, listed in sorted(items.items()))
-
-
-def _buffer(message: Message, device: torch.device) -> torch.Tensor:
-    return torch.empty(message.num_bytes, dtype=torch.uint8, device=device)
-
-
-def _packed(store: ShardStore, message: Message, device: torch.device) -> torch.Tensor:
-    buffer = _buffer(message, device)
-    pack(store, message.items, buffer)
-    return buffer
+def _gather_boxes(
+    gather: AllGather, me: EndpointId, sends: dict[EndpointId, Boxes], receives: dict[EndpointId, Boxes]
+) -> None:
+    """An AllGather as every member's parts to every other: the bytes that each sends and receives are those of a ring."""
+    target = gather.targets[gather.group.members.index(me)]
+    for member, parts in zip(gather.group.members, gather.parts, strict=True):
+        if member == me:
+            boxes = [(part.unit, tensor, part.box) for part in parts for tensor in part.tensors]
+            sends.update({peer: list(boxes) for peer in gather.group.members if peer != me and boxes})
+        elif parts:
+            receives[member] = [(target, tensor, part.box) for part in parts for tensor in part.tensors]

@@ -1,7 +1,8 @@
 """Carries out installed operations on the shards of one endpoint: local copies, then exchanges.
 
     install(program): groups made, bytes checked, nothing moved
-    run(op):  open the units it makes -> copy what is resident -> post messages -> gathers -> wait -> unpack
+    run(op):  open the units it makes -> copy what is resident -> exchange -> release what it frees
+              a stream: the same bucket by bucket, each released when all members have it
     bind(units): everything else is released
 
 Both ends of a message walk the same moves in the same order, so that contents line up without a header. It runs in any
@@ -21,12 +22,15 @@ from nereus.emu.digest import BoxDigest
 from nereus.emu.unit import Emu
 from nereus.errors import OutOfDeviceMemory, StaleUnitError, StoreError
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
-from nereus.transition.ops import GroupKey, Op, Pairwise, Program
+from nereus.layout.tensors import TensorRef
+from nereus.transition.messages import buffer_bytes
+from nereus.transition.ops import GroupKey, Op, Program, Stream
 from nereus.transport.communicators import Communicators
 from nereus.transport.digest import unit_digests
 from nereus.transport.exchange import Exchanges
 from nereus.transport.memory import DeviceMemory
 from nereus.transport.ports import Shards, ShardStore
+from nereus.transport.staging import Staging
 from nereus.transport.store import shards_bytes
 
 
@@ -76,7 +80,7 @@ class Executor:
         self._check_memory(program)
         made, reused = self._communicators.ensure(program.groups, f"e{program.epoch}")
         if program.epoch > self._epoch:
-            self._ops = {name: known for name, known in self._ops.items() if _is_repeatable(known.op)}
+            self._ops = {name: known for name, known in self._ops.items() if known.op.is_repeatable}
         self._epoch = program.epoch
         for op in program.ops:
             self._ops[op.id] = _Installed(op, program.states.get(op.stage))
@@ -86,28 +90,21 @@ class Executor:
     def run(self, op_id: str) -> Completion:
         """Carry out this endpoint's part of an installed operation; returns when all of it has landed.
 
-        A Destroy releases its unit; other operations leave their inputs until `bind`. On a failure the units that it
-        opened are released again and the error is raised as it came; a weight sync that failed leaves its target units
-        partly written, and must be run again before they are used. Raises StaleUnitError for an unknown operation.
+        A Destroy releases its unit; other operations leave their inputs until `bind`, but for streams. On a failure the
+        units that it opened are released again and the error is raised as it came. A stream keeps what has landed: run
+        again on all members, it goes on. A weight sync that failed leaves its target units partly written, and must be run
+        again before they are used. Raises StaleUnitError for an unknown operation.
         """
         start = time.perf_counter()
         installed = self._ops.get(op_id)
         if installed is None:
             raise StaleUnitError(f"endpoint {self.endpoint}: operation {op_id} is not installed, or has run already")
-        op, opened = installed.op, list[UnitId]()
-        try:
-            for emu in op.makes:
-                self._store.open(emu.unit, self._shards(emu, installed.state))
-                opened.append(emu.unit)
-            received = self._move(op)
-            if op.primitive == "Destroy":
-                for emu in op.ends:
-                    self._store.release(emu.unit)
-        except BaseException:
-            for unit in opened:
-                self._store.release(unit)
-            raise
-        if not _is_repeatable(op):
+        op = installed.op
+        with self._memory.holding(op.id, buffer_bytes(op, self.endpoint), "buffers"):
+            received = self._stream(op, op.stream, installed.state) if op.stream else self._at_once(op, installed.state)
+        if self._communicators.device.type == "cuda":
+            torch.cuda.current_stream(self._communicators.device).synchronize()
+        if not op.is_repeatable:
             del self._ops[op_id]
         return Completion(received, time.perf_counter() - start)
 
@@ -133,49 +130,90 @@ class Executor:
         held = set(self._store.catalog())
         self._ops = {name: known for name, known in self._ops.items() if self._units_of(known.op) <= held}
 
-    def _move(self, op: Op) -> int:
+    def _at_once(self, op: Op, state: StateSpec | None) -> int:
+        """All of an operation: its units are opened, filled, and then what it frees is released. Returns bytes received."""
+        opened = list[UnitId]()
+        try:
+            for emu in op.makes:
+                self._store.open(emu.unit, self._shards(emu, state))
+                opened.append(emu.unit)
+            received = self._move(op, Staging(self._communicators.device))
+        except BaseException:
+            for unit in opened:
+                self._store.release(unit)
+            raise
+        for site in op.frees:
+            self._store.release(site.unit)
+        return received
+
+    def _stream(self, op: Op, stream: Stream, state: StateSpec | None) -> int:
+        """Bucket by bucket, from the first that some member has not. Returns bytes received."""
+        group = self._communicators.get(stream.group)
+        wanted = {emu.unit: self._shards(emu, state) for emu in op.makes}
+        mine = next((i for i, b in enumerate(stream.buckets) if not self._has_landed(wanted, b)), len(stream.buckets))
+        first = len(stream.buckets) - group.largest(len(stream.buckets) - mine)
+        received, staging = 0, Staging(self._communicators.device)
+        for bucket in stream.buckets[first:]:
+            refs = frozenset(bucket)
+            for unit, shards in wanted.items():
+                # What an earlier try has left of the bucket is dropped: as long as some member lacks it, no source is gone.
+                self._release(unit, refs)
+                self._store.open(unit, {tensor: boxes for tensor, boxes in shards.items() if tensor.ref in refs})
+            received += self._move(op.of_tensors(refs), staging)
+            group.barrier()
+            for site in op.frees:
+                self._release(site.unit, refs)
+        return received
+
+    def _release(self, unit: UnitId, refs: frozenset[TensorRef]) -> None:
+        """Drop some tensors of a unit, if it is here."""
+        if unit in self._store.catalog():
+            self._store.release(unit, refs)
+
+    def _has_landed(self, wanted: dict[UnitId, Shards], bucket: tuple[TensorRef, ...]) -> bool:
+        """Whether every box of a bucket is here."""
+        held, refs = self._store.catalog(), frozenset(bucket)
+        return all(
+            set(held.get(unit, {}).get(tensor, ())) == set(boxes)
+            for unit, shards in wanted.items()
+            for tensor, boxes in shards.items()
+            if tensor.ref in refs
+        )
+
+    def _move(self, op: Op, staging: Staging) -> int:
         """Local copies and exchanges; returns the bytes received."""
+        for move in op.copies:
+            for tensor in move.tensors:
+                source = self._store.read(move.source.unit, tensor.ref, move.box)
+                self._store.write(move.target.unit, tensor.ref, move.box).copy_(source)
+                self._store.land(move.target.unit, tensor.ref, move.box)
         exchanges = Exchanges.of(op, self.endpoint)
-        with self._memory.holding(op.id, exchanges.buffer_bytes, "buffers"):
-            for move in op.copies:
-                source = self._store.read(move.source.unit, move.tensor.ref, move.box)
-                self._store.write(move.target.unit, move.tensor.ref, move.box).copy_(source)
-            exchanges.run(self._store, self._communicators)
+        exchanges.run(self._store, self._communicators, staging)
         return exchanges.received_bytes
 
     def _check_memory(self, program: Program) -> None:
         """Walk through the program's operations in order, as if nothing else changed meanwhile."""
         used, sizes = self._memory.used_bytes, {u: shards_bytes(s) for u, s in self._store.catalog().items()}
         for op in program.ops:
+            if op.stream is not None:
+                continue
             for emu in op.makes:
                 sizes[emu.unit] = shards_bytes(self._shards(emu, program.states.get(op.stage)))
             opens = sum(sizes[emu.unit] for emu in op.makes)
-            buffers = Exchanges.of(op, self.endpoint).buffer_bytes
+            buffers = buffer_bytes(op, self.endpoint)
             if used + opens + buffers > self._memory.capacity_bytes:
                 device, capacity = self._memory.device, self._memory.capacity_bytes
                 raise OutOfDeviceMemory(device, op.id, opens + buffers, used, capacity)
-            used += opens
-            if op.primitive == "Destroy":
-                used -= sum(sizes.get(emu.unit, 0) for emu in op.ends)
+            used += opens - sum(sizes.get(site.unit, 0) for site in op.frees)
 
     def _shards(self, emu: Emu, state: StateSpec | None) -> Shards:
         if state is None:
             raise StoreError(f"endpoint {self.endpoint}: the program opens {emu.unit} without the state of {emu.stage}")
-        return state.shards(emu.layout, emu.rank_of(self.endpoint))
+        return state.shards(emu.layout, emu.rank_of(self.endpoint), emu.optimizer)
 
     def _units_of(self, op: Op) -> set[UnitId]:
-        """The units at this endpoint that an operation reads, writes, makes or ends."""
-        units = {emu.unit for emu in (*op.makes, *op.ends)}
-        sites = {site for move in op.copies for site in (move.source, move.target)}
+        """The units at this endpoint that an operation reads, writes, makes or frees."""
+        sites = {*op.frees, *(site for move in op.copies for site in (move.source, move.target))}
         for exchange in op.exchanges:
-            if isinstance(exchange, Pairwise):
-                sites |= {site for move in exchange.moves for site in (move.source, move.target)}
-            else:
-                at = exchange.group.members.index(self.endpoint)
-                units |= {exchange.targets[at], *(part.unit for part in exchange.parts[at])}
-        return units | {site.unit for site in sites if site.endpoint == self.endpoint}
-
-
-def _is_repeatable(op: Op) -> bool:
-    """Whether an operation only refreshes live units, as a weight sync does."""
-    return not op.makes and not op.ends
+            sites |= exchange.sources | exchange.sinks
+        return {emu.unit for emu in op.makes} | {site.unit for site in sites if site.endpoint == self.endpoint}

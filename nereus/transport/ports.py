@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import torch
@@ -24,10 +24,16 @@ class ShardStore(Protocol):
         """A view of a box, valid until the unit is released. Raises StoreError if it has not landed."""
 
     def open(self, unit: UnitId, shards: Shards) -> None:
-        """Allocate a unit's shards, empty. Raises OutOfDeviceMemory, and then has allocated nothing."""
+        """Allocate shards of a unit, empty; a unit may be opened tensor by tensor.
+
+        Raises OutOfDeviceMemory, and then has allocated nothing.
+        """
 
     def write(self, unit: UnitId, ref: TensorRef, box: Box) -> torch.Tensor:
-        """A view to receive a box into; the box counts as landed from now on."""
+        """A view to receive a box into."""
 
-    def release(self, unit: UnitId) -> None:
-        """Drop a unit and give its bytes back. Only after the last reader has ended."""
+    def land(self, unit: UnitId, ref: TensorRef, box: Box) -> None:
+        """The box holds its elements from now on."""
+
+    def release(self, unit: UnitId, refs: Collection[TensorRef] | None = None) -> None:
+        """Drop a unit, or some of its tensors, and give their bytes back. Only after the last reader has ended."""

@@ -7,7 +7,7 @@ tracked per box: a unit that is being received is open but incomplete, and only 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -92,13 +92,18 @@ class UnitStore:
         return view
 
     def open(self, unit: UnitId, shards: Shards) -> None:
-        """Allocate a unit's shards, empty. Raises OutOfDeviceMemory or StoreError, and then has allocated nothing."""
-        if unit in self._units:
-            raise StoreError(f"unit {unit} is open already; a unit is opened once and its name is never used again")
+        """Allocate shards of a unit, empty; a unit may be opened tensor by tensor.
+
+        Raises OutOfDeviceMemory, or StoreError for a tensor that is open already; nothing has been allocated then.
+        """
+        known = self._units.get(unit, {})
+        again = [tensor.ref for tensor in shards if tensor.ref in known]
+        if again:
+            raise StoreError(f"unit {unit}: {again[0]} is open already; a shard is opened once")
         num_bytes, operation = shards_bytes(shards), f"open {unit}"
         self._memory.reserve(operation, num_bytes, "units")
         try:
-            self._units[unit] = {t.ref: _Shard.empty(t, boxes, self.device) for t, boxes in shards.items() if boxes}
+            made = {t.ref: _Shard.empty(t, boxes, self.device) for t, boxes in shards.items() if boxes}
         except torch.OutOfMemoryError as error:
             self._memory.free(num_bytes, "units")
             used, capacity = self._memory.used_bytes, self._memory.capacity_bytes
@@ -106,18 +111,26 @@ class UnitStore:
         except BaseException:
             self._memory.free(num_bytes, "units")
             raise
+        self._units[unit] = {**known, **made}
 
     def write(self, unit: UnitId, ref: TensorRef, box: Box) -> torch.Tensor:
-        """A view to receive `box` into; the box counts as landed from now on. Raises StoreError as `read` does."""
-        shard, view = self._view(unit, ref, box)
-        shard.land(box)
-        return view
+        """A view to receive `box` into. Raises StoreError as `read` does."""
+        return self._view(unit, ref, box)[1]
 
-    def release(self, unit: UnitId) -> None:
-        """Drop a unit and give its bytes back. Raises StoreError for a unit that is not open."""
-        num_bytes = _allocated_bytes(self._shards(unit))
-        del self._units[unit]
-        self._memory.free(num_bytes, "units")
+    def land(self, unit: UnitId, ref: TensorRef, box: Box) -> None:
+        """`box` holds its elements from now on. Raises StoreError as `read` does."""
+        self._view(unit, ref, box)[0].land(box)
+
+    def release(self, unit: UnitId, refs: Collection[TensorRef] | None = None) -> None:
+        """Drop a unit, or some of its tensors, and give their bytes back. Raises StoreError for a unit that is not open."""
+        shards = self._shards(unit)
+        gone = shards if refs is None else {ref: shards[ref] for ref in refs if ref in shards}
+        kept = {ref: shard for ref, shard in shards.items() if ref not in gone}
+        self._memory.free(_allocated_bytes(gone), "units")
+        if kept:
+            self._units[unit] = kept
+        else:
+            del self._units[unit]
 
     def units(self) -> dict[UnitId, int]:
         """The open units and the bytes of each."""

@@ -75,6 +75,7 @@ class Worker:
         for tensor, boxes in shards.items():
             for box in boxes:
                 self.store.write(emu.unit, tensor.ref, box).copy_(whole(tensor)[box.slices((0,) * len(tensor.shape))])
+                self.store.land(emu.unit, tensor.ref, box)
 
     def wrong_tensors(self, emu: Emu, state: StateSpec, origin: StateSpec) -> list[str]:
         """The tensors of a unit that are not, bit for bit, those of the oracle of `origin`."""

@@ -1,0 +1,111 @@
+"""How moves between two endpoints are cut into messages: both ends do it alike, so contents line up without a header.
+
+    moves -> pieces (boxes of at most one message) -> messages: a large piece alone, small ones together
+
+A piece that is contiguous where it lies is sent from there, or received into there; the rest goes through a staging
+buffer. At most WINDOW messages of a peer are under way at once each way, which bounds the buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from nereus.layout.box import Box
+from nereus.layout.catalog import EndpointId, UnitId
+from nereus.layout.tensors import CanonicalTensor
+from nereus.transition.ops import AllGather, Exchange, Op
+
+WINDOW = 2
+"""Messages of one peer under way at once: one is packed or unpacked while the other travels."""
+
+ALONE_BYTES = 1 << 18
+"""A piece of this size or more is a message of its own: the cost of a message is then a few percent of its transfer."""
+
+
+class Piece(NamedTuple):
+    """A box of one tensor that travels in one message."""
+
+    unit: UnitId
+    """The unit at this end: read by the sender, written by the receiver."""
+    tensor: CanonicalTensor
+    """The target's tensor, on both ends: its dtype is what travels."""
+    box: Box
+
+    @property
+    def num_bytes(self) -> int:
+        return self.box.volume * self.tensor.item_bytes
+
+
+Message = tuple[Piece, ...]
+
+
+def messages(boxes: Iterable[tuple[UnitId, CanonicalTensor, Box]], max_bytes: int) -> tuple[Message, ...]:
+    """Cut what one endpoint sends to another into messages of at most `max_bytes`, or of one row where a row is longer."""
+    found: list[Message] = []
+    small: list[Piece] = []
+    small_bytes = 0
+    for unit, tensor, box in boxes:
+        for part in _rows(box, tensor.item_bytes, max_bytes):
+            piece = Piece(unit, tensor, part)
+            if piece.num_bytes >= min(ALONE_BYTES, max_bytes):
+                found.append((piece,))
+                continue
+            if small and small_bytes + piece.num_bytes > max_bytes:
+                found.append(_aligned(small))
+                small, small_bytes = [], 0
+            small.append(piece)
+            small_bytes += piece.num_bytes
+    return (*found, *([_aligned(small)] if small else []))
+
+
+def _aligned(pieces: list[Piece]) -> Message:
+    """Wider elements first, so that each piece of a buffer starts where its dtype may."""
+    return tuple(sorted(pieces, key=lambda piece: -piece.tensor.item_bytes))
+
+
+def _rows(box: Box, item_bytes: int, max_bytes: int) -> Iterator[Box]:
+    """The box in runs of rows of at most so many bytes."""
+    if box.volume * item_bytes <= max_bytes or not box.low:
+        yield box
+        return
+    low, high = box.low[0], box.high[0]
+    step = max(1, max_bytes * (high - low) // (box.volume * item_bytes))
+    for start in range(low, high, step):
+        yield box.along(0, start, min(start + step, high))
+
+
+def sent_and_received(exchange: Exchange, endpoint: EndpointId) -> tuple[int, int]:
+    """Bytes that an endpoint sends and receives in one exchange."""
+    if endpoint not in exchange.group.members:
+        return 0, 0
+    if isinstance(exchange, AllGather):
+        each = [sum(part.num_bytes for part in parts) for parts in exchange.parts]
+        mine = each[exchange.group.members.index(endpoint)]
+        return mine * (len(each) - 1), sum(each) - mine
+    sent = sum(m.num_bytes for m in exchange.moves if m.source.endpoint == endpoint)
+    return sent, sum(m.num_bytes for m in exchange.moves if m.target.endpoint == endpoint)
+
+
+def buffer_bytes(op: Op, endpoint: EndpointId) -> int:
+    """Bytes of the buffers that an endpoint holds for an operation: at most a bucket each way."""
+    sent = received = 0
+    for exchange in op.exchanges:
+        out, into = sent_and_received(exchange, endpoint)
+        sent, received = sent + out, received + into
+    return min(sent, op.bucket_bytes) + min(received, op.bucket_bytes)
+
+
+def message_bytes(exchanges: Iterable[Exchange], bucket_bytes: int) -> int:
+    """The largest message of an operation, so that every endpoint's share of the buffers holds its windows."""
+    peers: dict[EndpointId, set[EndpointId]] = {}
+    for exchange in exchanges:
+        if isinstance(exchange, AllGather):
+            for member in exchange.group.members:
+                peers.setdefault(member, set()).update(exchange.group.members)
+        else:
+            for move in exchange.moves:
+                peers.setdefault(move.source.endpoint, {move.source.endpoint}).add(move.target.endpoint)
+                peers.setdefault(move.target.endpoint, {move.target.endpoint}).add(move.source.endpoint)
+    busiest = max((len(known) - 1 for known in peers.values()), default=1)
+    return max(1, bucket_bytes // (WINDOW * busiest))

@@ -1,0 +1,161 @@
+"""Which primitives move state together, so that nothing is held or sent that the target does not need.
+
+    local DAG -> movements: sources -> target units, and what each releases
+
+Units that a transition makes only to use them up (the parts of a Split that are merged again) are never held: the steps
+that make and read them become one movement from the units that stand to those that will. Unfused, each step is a movement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from nereus.emu.primitives import Destroy, Primitive, Split
+from nereus.emu.unit import Emu
+from nereus.layout.catalog import Site, UnitId
+from nereus.transition.local import LocalDag
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """One or more steps of a local DAG that are carried out as one operation."""
+
+    primitives: tuple[Primitive, ...]
+    reads: tuple[Emu, ...]
+    """Units that it may read from anywhere."""
+    resident: tuple[Emu, ...]
+    """Units that it may read where its targets are: what they hold is copied, not sent."""
+    makes: tuple[Emu, ...]
+    frees: tuple[Site, ...]
+    after: frozenset[int] = frozenset()
+    """The movements that it waits for, by index."""
+
+    def reader(self) -> Callable[[Site], bool]:
+        """Whether something may be read at a site."""
+        read = {emu.unit for emu in self.reads}
+        resident = {emu.unit for emu in self.resident}
+        targets = {endpoint for emu in self.makes for endpoint in emu.endpoints}
+        return lambda site: site.unit in read or (site.endpoint in targets and site.unit in resident)
+
+
+def unfused(dag: LocalDag) -> tuple[Movement, ...]:
+    """A movement for each step."""
+    return tuple(
+        Movement(
+            (step.primitive,),
+            step.primitive.reads,
+            (),
+            step.primitive.makes,
+            _sites(step.primitive.ends) if isinstance(step.primitive, Destroy) else (),
+            step.after,
+        )
+        for step in dag.steps
+    )
+
+
+def fused(dag: LocalDag, current: tuple[Emu, ...]) -> tuple[Movement, ...]:
+    """Movements without any unit that is neither there before the transition nor after it."""
+    standing, staying = {emu.unit for emu in current}, {emu.unit for emu in dag.result}
+    maker = {emu.unit: index for index, step in enumerate(dag.steps) for emu in step.primitive.makes}
+    group = list(range(len(dag.steps)))
+
+    def root(index: int) -> int:
+        while group[index] != index:
+            index = group[index]
+        return index
+
+    for index, step in enumerate(dag.steps):
+        for emu in step.primitive.reads:
+            if emu.unit in maker and emu.unit not in staying:
+                first, second = sorted((root(maker[emu.unit]), root(index)))
+                group[second] = first
+    members: dict[int, list[int]] = {}
+    for index in range(len(dag.steps)):
+        members.setdefault(root(index), []).append(index)
+    place = {step: position for position, steps in enumerate(members.values()) for step in steps}
+    movements = []
+    for steps in members.values():
+        primitives = tuple(dag.steps[index].primitive for index in steps)
+        makes = _unique(emu for p in primitives for emu in p.makes if emu.unit in staying)
+        movements.append(
+            Movement(
+                primitives,
+                _unique(emu for p in primitives for emu in p.reads if emu.unit in standing or emu.unit in staying),
+                _on(current, makes),
+                makes,
+                _released(primitives, dag, maker, standing),
+            )
+        )
+    return _ordered(movements, dag, place)
+
+
+def resharded(dag: LocalDag, current: tuple[Emu, ...], result: tuple[Emu, ...]) -> Movement:
+    """All of a local DAG as one movement, for optimizer state that is sharded over the replicas.
+
+    Then no replica is complete, and each change of DP changes what every one of them keeps.
+    """
+    primitives = tuple(step.primitive for step in dag.steps)
+    return Movement(primitives, current, (), result, ())
+
+
+def _ordered(movements: list[Movement], dag: LocalDag, place: dict[int, int]) -> tuple[Movement, ...]:
+    """Data first: what reads a unit goes before what releases it, and after what makes it. An endpoint that is released for
+    another step of the same model-stage is waited for where that makes no circle."""
+    after: list[set[int]] = [set() for _ in movements]
+    for index, movement in enumerate(movements):
+        made, may_read = {emu.unit for emu in movement.makes}, movement.reader()
+        for other, later in enumerate(movements):
+            reads_it = any(emu.unit in made for emu in later.reads)
+            if other != index and (reads_it or any(may_read(site) for site in later.frees)):
+                after[other].add(index)
+    for step, done in enumerate(dag.steps):
+        for before in done.after:
+            first, second = place[before], place[step]
+            if first != second and not _reaches(after, first, second):
+                after[second].add(first)
+    return tuple(replace(m, after=frozenset(waits)) for m, waits in zip(movements, after, strict=True))
+
+
+def _reaches(after: list[set[int]], start: int, goal: int) -> bool:
+    """Whether `start` waits for `goal`, directly or not."""
+    waiting, seen = [start], set[int]()
+    while waiting:
+        index = waiting.pop()
+        if index == goal:
+            return True
+        if index not in seen:
+            seen.add(index)
+            waiting.extend(after[index])
+    return False
+
+
+def _released(
+    primitives: Iterable[Primitive], dag: LocalDag, maker: dict[UnitId, int], standing: set[UnitId]
+) -> tuple[Site, ...]:
+    """What the Destroys among these release: a unit, or, for a part that was never held, what its endpoints had before."""
+    sites: list[Site] = []
+    for primitive in primitives:
+        if not isinstance(primitive, Destroy):
+            continue
+        if primitive.target.unit in standing:
+            sites += _sites((primitive.target,))
+            continue
+        made = dag.steps[maker[primitive.target.unit]].primitive
+        if isinstance(made, Split):
+            sites += [Site(endpoint, made.source.unit) for endpoint in primitive.target.endpoints]
+    return tuple(sites)
+
+
+def _on(emus: Iterable[Emu], targets: Iterable[Emu]) -> tuple[Emu, ...]:
+    """The units that have something on an endpoint of `targets`."""
+    endpoints = {endpoint for emu in targets for endpoint in emu.endpoints}
+    return tuple(emu for emu in emus if not endpoints.isdisjoint(emu.endpoints))
+
+
+def _sites(emus: Iterable[Emu]) -> tuple[Site, ...]:
+    return tuple(Site(endpoint, emu.unit) for emu in emus for endpoint in emu.endpoints)
+
+
+def _unique(emus: Iterable[Emu]) -> tuple[Emu, ...]:
+    return tuple({emu.unit: emu for emu in emus}.values())

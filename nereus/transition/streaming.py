@@ -1,0 +1,142 @@
+"""Streams: an operation in buckets, for a copy that does not fit beside what it is made from.
+
+    Op -> Op with buckets: open a bucket's target tensors -> move them -> all members have them -> release what was read
+
+What a bucket frees makes room for the next, so tensors are taken in an order in which no endpoint grows much before it
+shrinks. A stream that was interrupted goes on from the first bucket that is not everywhere, or is undone by the same moves
+the other way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nereus.emu.unit import Emu
+from nereus.layout.catalog import Catalog, EndpointId, Family, Site, StateSpec
+from nereus.layout.moves import NodeOf, minimal_moves
+from nereus.layout.tensors import TensorRef
+from nereus.transition.lowering import by_reach, pairwise
+from nereus.transition.messages import message_bytes
+from nereus.transition.ops import TRANSFER, GroupKey, Op, Stream, Transition
+
+
+def streamed(transition: Transition, op_id: str, current: Iterable[Emu], states: Mapping[str, StateSpec]) -> Transition:
+    """The same transition with one operation as a stream, which frees what no other operation reads any more."""
+    ops = {op.id: op for op in transition.ops}
+    op = ops[op_id]
+    standing = tuple(emu for emu in current if emu.stage == op.stage)
+    frees = _ending_sites(transition, op, standing)
+    buckets = _buckets(op, frees, standing, states[op.stage])
+    stream = Stream(GroupKey.of(op.members, TRANSFER), buckets)
+    ops[op_id] = replace(op, frees=frees, stream=stream)
+    return Transition(tuple(ops.values()), transition.result)
+
+
+def undone(op: Op, num_buckets: int, ended: Iterable[Emu], state: StateSpec, node_of: NodeOf) -> Op:
+    """The stream that takes the first `num_buckets` of `op` back to the units that it has freed."""
+    assert op.stream is not None
+    refs = frozenset(ref for bucket in op.stream.buckets[:num_buckets] for ref in bucket)
+    freed, ended = set(op.frees), tuple(ended)
+    sources = _only(Catalog.of(state, op.makes), refs)
+    targets = _only(Catalog.of(state, ended).where(freed.__contains__), refs)
+    copies, wire = by_reach(minimal_moves(sources, targets, node_of))
+    exchanges = pairwise(wire)
+    back = replace(
+        op,
+        id=f"{op.id}.undone",
+        makes=ended,
+        frees=tuple(Site(endpoint, emu.unit) for emu in op.makes for endpoint in emu.endpoints),
+        copies=copies,
+        exchanges=exchanges,
+        after=(),
+        message_bytes=message_bytes(exchanges, op.bucket_bytes),
+        stream=None,
+    )
+    return replace(back, stream=Stream(GroupKey.of(back.members, TRANSFER), op.stream.buckets[:num_buckets][::-1]))
+
+
+def _only(catalog: Catalog, refs: frozenset[TensorRef]) -> Catalog:
+    kept = (Family(tuple(t for t in tensors if t.ref in refs), holders) for tensors, holders in catalog.families)
+    return Catalog(tuple(family for family in kept if family.tensors and family.holders))
+
+
+def _ending_sites(transition: Transition, op: Op, current: tuple[Emu, ...]) -> tuple[Site, ...]:
+    """The sites that this operation reads last: of units that end, read by no later one, and released by none."""
+    staying = {emu.unit for emu in transition.result}
+    before = _ancestors(transition, op)
+    others = [other for other in transition.ops if other.id != op.id and other.id not in before]
+    taken = {site for other in others for site in _read_sites(other)} | {s for o in transition.ops for s in o.frees}
+    read_units = {site.unit for site in _read_sites(op)}
+    return tuple(
+        site
+        for emu in current
+        if emu.unit not in staying and emu.unit in read_units
+        for site in (Site(endpoint, emu.unit) for endpoint in emu.endpoints)
+        if site not in taken and site.endpoint in op.members
+    )
+
+
+def _ancestors(transition: Transition, op: Op) -> set[str]:
+    """The operations that this one waits for, directly or not."""
+    after = {other.id: other.after for other in transition.ops}
+    waiting, seen = list(op.after), set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(after[name])
+    return seen
+
+
+def _read_sites(op: Op) -> set[Site]:
+    sites = {move.source for move in op.copies}
+    for exchange in op.exchanges:
+        sites |= exchange.sources
+    return sites
+
+
+def _buckets(op: Op, frees: tuple[Site, ...], current: Iterable[Emu], state: StateSpec) -> tuple[tuple[TensorRef, ...], ...]:
+    """The tensors in buckets, each opening at most half of `bucket_bytes` on an endpoint, or a single tensor.
+
+    Half, since what is received of it may be in a buffer as well. Next comes the tensor that takes no endpoint further above
+    what it holds before and after than it must.
+    """
+    place = {endpoint: index for index, endpoint in enumerate(op.members)}
+    freed, ending = set(frees), {site.unit for site in frees}
+    closed = Catalog.of(state, [emu for emu in current if emu.unit in ending]).where(freed.__contains__)
+    grows, shrinks = _bytes_by_tensor(Catalog.of(state, op.makes), place), _bytes_by_tensor(closed, place)
+    alike: dict[tuple[bytes, bytes], list[TensorRef]] = {}
+    for tensor in state.tensors:
+        alike.setdefault((grows[tensor.ref].tobytes(), shrinks[tensor.ref].tobytes()), []).append(tensor.ref)
+    grow = np.array([grows[refs[0]] for refs in alike.values()])
+    change = grow - np.array([shrinks[refs[0]] for refs in alike.values()])
+    queues = [deque(refs) for refs in alike.values()]
+    used = -np.maximum(0, sum(change[i] * len(queue) for i, queue in enumerate(queues)))
+    buckets: list[tuple[TensorRef, ...]] = []
+    bucket: list[TensorRef] = []
+    opened = np.zeros(len(place), dtype=np.int64)
+    for _ in state.tensors:
+        peaks = np.where([bool(queue) for queue in queues], (used + grow).max(axis=1), np.iinfo(np.int64).max)
+        chosen = int(np.lexsort(((used + change).max(axis=1), peaks))[0])
+        if bucket and int((opened + grow[chosen]).max()) > op.bucket_bytes // 2:
+            buckets.append(tuple(bucket))
+            bucket, opened = [], np.zeros_like(opened)
+        bucket.append(queues[chosen].popleft())
+        opened, used = opened + grow[chosen], used + change[chosen]
+    return (*buckets, tuple(bucket))
+
+
+def _bytes_by_tensor(catalog: Catalog, members: Mapping[EndpointId, int]) -> defaultdict[TensorRef, NDArray[np.int64]]:
+    """Bytes of each tensor on each member."""
+    found: defaultdict[TensorRef, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(members), dtype=np.int64))
+    for tensors, holders in catalog.families:
+        held = np.zeros(len(members), dtype=np.int64)
+        for site, box in holders:
+            held[members[site.endpoint]] += box.volume * tensors[0].item_bytes
+        found.update({tensor.ref: held for tensor in tensors})
+    return found
