@@ -18,7 +18,7 @@ from nereus.emu.plan import StagePlan
 from nereus.emu.unit import Emu, counter_tensors
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.dense import dense_parameters, layer_name, state_spec
-from nereus.layout.layout import Layout
+from nereus.layout.layout import Layout, OptimizerShard
 from nereus.layout.tensors import CanonicalTensor, Kind, Place, Segment, TensorRef
 from nereus.spec.model import ModelShape
 
@@ -33,22 +33,25 @@ ONE_NODE = dict.fromkeys(range(NUM_DEVICES), 0)
 
 
 def degrees(text: str) -> dict[str, int]:
-    """Degrees of parallelism of a text such as "tp4 pp2 dp2"; what is left out is 1."""
-    found = {"tp": 1, "pp": 1, "dp": 1}
-    found.update({word[:2]: int(word[2:]) for word in text.split()})
+    """Degrees of parallelism of a text such as "tp4 pp2 dp2", "fsdp4" or "dp4 zero1"; what is left out is 1."""
+    found = {"tp": 1, "pp": 1, "fsdp": 1, "dp": 1, "zero": 0}
+    for word in text.split():
+        name = word.rstrip("0123456789")
+        found[name] = int(word[len(name) :])
     return found
 
 
 def make_layout(text: str) -> Layout:
     """The layout of "tp4 pp2"."""
     found = degrees(text)
-    return Layout(found["tp"], found["pp"])
+    return Layout(found["tp"], found["pp"], found["fsdp"])
 
 
 def make_plan(text: str, *, stage: str = STAGE, devices: Iterable[int] | None = None) -> StagePlan:
     """The stage plan of "tp4 pp2 dp2" on these devices; on 0, 1, 2 .. by default."""
-    layout, dp = make_layout(text), degrees(text)["dp"]
-    return StagePlan(stage, layout, dp, tuple(range(layout.size * dp) if devices is None else devices))
+    layout, found = make_layout(text), degrees(text)
+    on = tuple(range(layout.size * found["dp"]) if devices is None else devices)
+    return StagePlan(stage, layout, found["dp"], on, zero1=bool(found["zero"]))
 
 
 def make_emus(text: str, *, stage: str = STAGE, devices: Iterable[int] | None = None, epoch: int = 0) -> tuple[Emu, ...]:
@@ -56,7 +59,12 @@ def make_emus(text: str, *, stage: str = STAGE, devices: Iterable[int] | None = 
     plan = make_plan(text, stage=stage, devices=devices)
     size, names = plan.layout.size, [ENDPOINT_OF[device] for device in plan.devices]
     return tuple(
-        Emu(UnitId(stage, index, epoch), plan.layout, tuple(names[index * size : (index + 1) * size]))
+        Emu(
+            UnitId(stage, index, epoch),
+            plan.layout,
+            tuple(names[index * size : (index + 1) * size]),
+            OptimizerShard(index, plan.dp) if plan.zero1 else OptimizerShard(0, 1),
+        )
         for index in range(plan.dp)
     )
 
@@ -157,8 +165,14 @@ def layer_owner(layer: int, num_layers: int, pp: int) -> int:
 
 
 @lru_cache(maxsize=200_000)
-def element_mask(tensor: CanonicalTensor, tp: int, pp: int, tp_rank: int, pp_rank: int, num_layers: int) -> Mask:
-    """Which elements of a tensor a rank holds, as a mask of the whole tensor."""
+def element_mask(
+    tensor: CanonicalTensor, tp: int, pp: int, tp_rank: int, pp_rank: int, num_layers: int, parts: tuple[int, ...] = ()
+) -> Mask:
+    """Which elements of a tensor a rank holds, as a mask of the whole tensor.
+
+    `parts` are (rank, degree) one after the other: of the fsdp axis, and of the replicas that share the optimizer state. Each
+    shares out the rows that are left, run by run, by whole division.
+    """
     mask = np.zeros(tensor.shape, dtype=bool)
     owners = {
         Place.EVERYWHERE: range(pp),
@@ -172,8 +186,23 @@ def element_mask(tensor: CanonicalTensor, tp: int, pp: int, tp_rank: int, pp_ran
             mask[...] = True
         else:
             np.moveaxis(mask, tensor.axis, 0)[_rows(tensor.segments, tp, tp_rank)] = True
+        if tensor.shape and tensor.place is not Place.EVERYWHERE:
+            kept = parts if tensor.kind in (Kind.MASTER, Kind.EXP_AVG, Kind.EXP_AVG_SQ) else parts[:2]
+            for rank, degree in zip(kept[::2], kept[1::2], strict=True):
+                mask = _share_of_rows(mask, tensor, rank, degree)
     mask.setflags(write=False)
     return mask
+
+
+def _share_of_rows(mask: Mask, tensor: CanonicalTensor, rank: int, degree: int) -> Mask:
+    """The share of one of `degree` in the held rows; those of each segment on the first axis are shared out apart."""
+    ends = [tensor.shape[0]] if tensor.axis != 0 else list(np.cumsum([segment.length for segment in tensor.segments]))
+    shared = np.zeros_like(mask)
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        held = [row for row in range(start, end) if mask[row].any()]
+        mine = held[rank * len(held) // degree : (rank + 1) * len(held) // degree]
+        shared[mine] = mask[mine]
+    return shared
 
 
 def _rows(segments: Sequence[Segment], tp: int, tp_rank: int) -> list[int]:
@@ -191,10 +220,12 @@ def _rows(segments: Sequence[Segment], tp: int, tp_rank: int) -> list[int]:
 
 def rank_masks(state: StateSpec, emu: Emu) -> Iterator[tuple[EndpointId, CanonicalTensor, Mask]]:
     """What each endpoint of a unit holds of each tensor; ranks are numbered with tp fastest."""
-    tp, pp = emu.layout.tp, emu.layout.pp
+    tp, pp, fsdp = emu.layout.tp, emu.layout.pp, emu.layout.fsdp
     for rank, endpoint in enumerate(emu.endpoints):
+        tp_rank, fsdp_rank, pp_rank = rank % tp, rank // tp % fsdp, rank // tp // fsdp
+        parts = (fsdp_rank, fsdp, *emu.optimizer)
         for tensor in state.tensors:
-            yield endpoint, tensor, element_mask(tensor, tp, pp, rank % tp, rank // tp, state.num_layers)
+            yield endpoint, tensor, element_mask(tensor, tp, pp, tp_rank, pp_rank, state.num_layers, parts)
 
 
 def global_values(state: StateSpec) -> dict[TensorRef, Values]:

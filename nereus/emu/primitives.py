@@ -49,9 +49,12 @@ class Split:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether every rank of every part sits where its old shard lies inside its new one: then positions gather alone."""
-        sub = self.parts[0].layout
-        return all(
+        """Whether every rank of every part sits where its old shard lies inside its new one: then positions gather alone.
+
+        Rows of an fsdp rank are a share of those of its TP rank, so a change of tp moves them all.
+        """
+        sub, layout = self.parts[0].layout, self.source.layout
+        return (layout.fsdp == 1 or layout.tp == sub.tp) and all(
             home(self.source, sub, endpoint) == rank for part in self.parts for rank, endpoint in enumerate(part.endpoints)
         )
 

@@ -6,11 +6,13 @@ Release before acquire: of the movements that are ready, Destroys come first. Ti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from nereus.emu.plan import DeviceId, StagePlan
 from nereus.emu.unit import Emu, phi
 from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, StateSpec
+from nereus.layout.layout import UNSHARDED
 from nereus.layout.moves import NodeOf
 from nereus.transition.local import LocalDag, local_dag
 from nereus.transition.lowering import lower
@@ -95,14 +97,18 @@ def _result(
     epoch: int,
 ) -> tuple[Emu, ...]:
     """The units of a target plan: those of its local DAG, or newborn ones where replicas share their optimizer state."""
-    sharded = (target.dp > 1 and target.zero1) or any(emu.optimizer.parts > 1 for emu in current)
-    return phi(target, endpoint_of, epoch) if sharded else dag.result
+    if not (target.zero1 and target.dp > 1) and all(emu.optimizer == UNSHARDED for emu in current):
+        return dag.result
+    born = sum(len(step.primitive.makes) for step in dag.steps)
+    return tuple(
+        replace(emu, unit=replace(emu.unit, index=born + emu.unit.index)) for emu in phi(target, endpoint_of, epoch)
+    )
 
 
 def _name(movement: Movement, epoch: int, place: int) -> str:
-    """Such as e3.0.Split+Merge."""
+    """Such as e3.0.Split+Merge, or e3.0.Reshard where only the optimizer state is cut anew."""
     kinds = dict.fromkeys(type(primitive).__name__ for primitive in movement.primitives)
-    return f"e{epoch}.{place}.{'+'.join(kinds)}"
+    return f"e{epoch}.{place}.{'+'.join(kinds) or 'Reshard'}"
 
 
 def _edges(planned: Movements, current: Mapping[str, tuple[Emu, ...]], exclusive: Exclusive) -> Edges:
@@ -128,7 +134,7 @@ def _dispatch_order(planned: Movements, after: Edges) -> list[Key]:
     while waiting:
         ready = [key for key in waiting if after[key] <= done]
         if not ready:
-            names = ", ".join(f"{type(planned[s][i].primitives[0]).__name__} of {s}" for s, i in waiting)
+            names = ", ".join(_name(planned[stage][index], 0, index) + f" of {stage}" for stage, index in waiting)
             raise LayoutError(f"the devices that these wait for are released in a circle: {names}; change in two steps")
         releases = [(stage, index) for stage, index in ready if not planned[stage][index].makes]
         chosen = (releases or ready)[0]

@@ -31,7 +31,7 @@ def lower(
     return Op(
         id=op_id,
         primitives=tuple(type(primitive).__name__ for primitive in movement.primitives),
-        stage=movement.primitives[0].stage,
+        stage=movement.stage,
         makes=movement.makes,
         frees=movement.frees,
         copies=copies,
@@ -45,8 +45,8 @@ def lower(
 def _exchanges(movement: Movement, state: StateSpec, node_of: NodeOf) -> Compiled:
     units = {emu.unit: emu for emu in (*movement.reads, *movement.resident)}.values()
     sources, targets = Catalog.of(state, units).where(movement.reader()), Catalog.of(state, movement.makes)
-    primitive = movement.primitives[0]
-    if len(movement.primitives) == 1:
+    primitive = movement.primitives[0] if len(movement.primitives) == 1 else None
+    if primitive is not None and primitive.makes == movement.makes:
         if isinstance(primitive, Split) and primitive.is_aligned:
             return _position_gathers(primitive, sources, targets, node_of)
         if isinstance(primitive, Extend):

@@ -31,6 +31,11 @@ class Movement:
     after: frozenset[int] = frozenset()
     """The movements that it waits for, by index."""
 
+    @property
+    def stage(self) -> str:
+        """The model-stage that it belongs to."""
+        return self.makes[0].stage if self.makes else self.frees[0].unit.stage
+
     def reader(self) -> Callable[[Site], bool]:
         """Whether something may be read at a site."""
         read = {emu.unit for emu in self.reads}
@@ -58,21 +63,22 @@ def fused(dag: LocalDag, current: tuple[Emu, ...]) -> tuple[Movement, ...]:
     """Movements without any unit that is neither there before the transition nor after it."""
     standing, staying = {emu.unit for emu in current}, {emu.unit for emu in dag.result}
     maker = {emu.unit: index for index, step in enumerate(dag.steps) for emu in step.primitive.makes}
-    group = list(range(len(dag.steps)))
-
-    def root(index: int) -> int:
-        while group[index] != index:
-            index = group[index]
-        return index
-
+    groups = _Groups(len(dag.steps))
+    read: set[UnitId] = set()
     for index, step in enumerate(dag.steps):
         for emu in step.primitive.reads:
+            read.add(emu.unit)
             if emu.unit in maker and emu.unit not in staying:
-                first, second = sorted((root(maker[emu.unit]), root(index)))
-                group[second] = first
+                groups.join(maker[emu.unit], index)
+    for index, step in enumerate(dag.steps):
+        # A unit that is split only to be destroyed is destroyed.
+        for emu in step.primitive.ends if isinstance(step.primitive, Destroy) else ():
+            made = maker.get(emu.unit)
+            if made is not None and not read & {part.unit for part in dag.steps[made].primitive.makes}:
+                groups.join(made, index)
     members: dict[int, list[int]] = {}
     for index in range(len(dag.steps)):
-        members.setdefault(root(index), []).append(index)
+        members.setdefault(groups.of(index), []).append(index)
     place = {step: position for position, steps in enumerate(members.values()) for step in steps}
     movements = []
     for steps in members.values():
@@ -97,6 +103,22 @@ def resharded(dag: LocalDag, current: tuple[Emu, ...], result: tuple[Emu, ...]) 
     """
     primitives = tuple(step.primitive for step in dag.steps)
     return Movement(primitives, current, (), result, ())
+
+
+class _Groups:
+    """Steps that belong together, each group named by its first."""
+
+    def __init__(self, count: int) -> None:
+        self._next = list(range(count))
+
+    def of(self, index: int) -> int:
+        while self._next[index] != index:
+            index = self._next[index]
+        return index
+
+    def join(self, a: int, b: int) -> None:
+        first, second = sorted((self.of(a), self.of(b)))
+        self._next[second] = first
 
 
 def _ordered(movements: list[Movement], dag: LocalDag, place: dict[int, int]) -> tuple[Movement, ...]:

@@ -6,18 +6,19 @@ a unit that is not there are errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
-from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.catalog import EndpointId, Site, StateSpec, UnitId
+from nereus.layout.moves import Move
 from nereus.layout.tensors import TensorRef
-from nereus.transition.ops import AllGather, Op
+from nereus.transition.ops import AllGather, Exchange, Op
 from tests.builders import Values, global_values, rank_masks
 
-Key = tuple[EndpointId, UnitId]
+Key = Site | tuple[EndpointId, UnitId]
 
 
 def at(box: Box) -> tuple[slice, ...]:
@@ -42,38 +43,58 @@ class Interpreter:
         self.shards = cut_afresh(state, emus)
 
     def run(self, op: Op) -> None:
+        """All of an operation: at once, or bucket by bucket."""
+        if op.stream is None:
+            self._run(op, None)
+            return
+        assert sorted(ref for bucket in op.stream.buckets for ref in bucket) == sorted(t.ref for t in self._state.tensors)
+        for bucket in op.stream.buckets:
+            self._run(op.of_tensors(bucket), bucket)
+
+    def _run(self, op: Op, refs: Collection[TensorRef] | None) -> None:
         for emu in op.makes:
             for endpoint in emu.endpoints:
-                assert (endpoint, emu.unit) not in self.shards, "a unit is opened once"
-                empty = {t.ref: np.full(t.shape, -1, dtype=np.int64) for t in self._state.tensors}
-                self.shards[endpoint, emu.unit] = empty
+                held = self.shards.setdefault((endpoint, emu.unit), {})
+                for tensor in self._state.tensors:
+                    if refs is None or tensor.ref in refs:
+                        assert tensor.ref not in held, "a shard is opened once"
+                        held[tensor.ref] = np.full(tensor.shape, -1, dtype=np.int64)
         for copy in op.copies:
             assert copy.source.endpoint == copy.target.endpoint, "a copy stays on its endpoint"
-            self._write(copy.target, copy.tensor.ref, copy.box, self._read(copy.source, copy.tensor.ref, copy.box))
-        for exchange in op.exchanges:
-            members = exchange.group.members
-            assert members == tuple(sorted(set(members)))
-            if isinstance(exchange, AllGather):
-                self._gather(exchange)
-                continue
-            for move in exchange.moves:
-                assert {move.source.endpoint, move.target.endpoint} <= set(members)
-                assert move.source.endpoint != move.target.endpoint
-                self._write(move.target, move.tensor.ref, move.box, self._read(move.source, move.tensor.ref, move.box))
-        if op.primitive == "Destroy":
-            for emu in op.ends:
-                for endpoint in emu.endpoints:
-                    del self.shards[endpoint, emu.unit]
+            self._move(copy)
+        for wave in range(2):
+            for exchange in op.exchanges:
+                if exchange.wave == wave:
+                    self._exchange(exchange)
+        for site in op.frees:
+            for ref in list(self.shards[site]) if refs is None else refs:
+                del self.shards[site][ref]
+
+    def _exchange(self, exchange: Exchange) -> None:
+        members = exchange.group.members
+        assert members == tuple(sorted(set(members)))
+        if isinstance(exchange, AllGather):
+            self._gather(exchange)
+            return
+        for move in exchange.moves:
+            assert {move.source.endpoint, move.target.endpoint} <= set(members)
+            assert move.source.endpoint != move.target.endpoint
+            self._move(move)
+
+    def _move(self, move: Move) -> None:
+        for tensor in move.tensors:
+            self._write(move.target, tensor.ref, move.box, self._read(move.source, tensor.ref, move.box))
 
     def _gather(self, gather: AllGather) -> None:
         members = gather.group.members
         assert len(gather.parts) == len(gather.targets) == len(members)
         for sender, parts in zip(members, gather.parts, strict=True):
             for part in parts:
-                values = self._read((sender, part.unit), part.tensor.ref, part.box)
-                for receiver, unit in zip(members, gather.targets, strict=True):
-                    if receiver != sender:
-                        self._write((receiver, unit), part.tensor.ref, part.box, values)
+                for tensor in part.tensors:
+                    values = self._read((sender, part.unit), tensor.ref, part.box)
+                    for receiver, unit in zip(members, gather.targets, strict=True):
+                        if receiver != sender:
+                            self._write((receiver, unit), tensor.ref, part.box, values)
 
     def _read(self, site: Key, ref: TensorRef, box: Box) -> Values:
         values = self.shards[site[0], site[1]][ref][at(box)]
