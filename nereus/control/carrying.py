@@ -14,10 +14,11 @@ from enum import IntEnum
 
 from nereus.control.effects import BindUnits, Effect, InstallPrograms, RunOp, TakeDigests
 from nereus.control.events import Committed, DigestsTaken, Event, Installed, OpCompleted
-from nereus.emu.digest import BoxDigest, Digest, logical_digest
+from nereus.emu.digest import BoxDigest, Digest, unit_digests
 from nereus.emu.unit import Emu
 from nereus.errors import DigestMismatch
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.layout import UNSHARDED
 from nereus.transition.ops import GroupKey, Op, Program, Transition
 
 
@@ -189,7 +190,9 @@ def _op_done(carrying: Carrying, op: str, endpoint: EndpointId, now_s: float) ->
 def _proved(carrying: Carrying, states: Mapping[str, StateSpec], now_s: float) -> Step:
     """All digests of a leg are there: keep them, or compare them with those before."""
     proof = dict(carrying.proof)
-    for unit, digest in _unit_digests(carrying.boxes, states).items():
+    task = carrying.task
+    emus = task.before if carrying.leg is Leg.DIGEST_BEFORE else task.transition.result
+    for unit, digest in _unit_digests(carrying.boxes, emus, states).items():
         expected = proof.setdefault(unit.stage, digest)
         if digest != expected:
             wrong = sorted(str(ref) for ref in expected if digest.get(ref) != expected[ref])
@@ -198,15 +201,17 @@ def _proved(carrying: Carrying, states: Mapping[str, StateSpec], now_s: float) -
 
 
 def _unit_digests(
-    boxes: Iterable[tuple[UnitId, tuple[BoxDigest, ...]]], states: Mapping[str, StateSpec]
+    boxes: Iterable[tuple[UnitId, tuple[BoxDigest, ...]]], emus: Iterable[Emu], states: Mapping[str, StateSpec]
 ) -> dict[UnitId, Digest]:
-    by_unit: dict[UnitId, list[BoxDigest]] = {}
+    by_stage: dict[str, dict[UnitId, list[BoxDigest]]] = {}
     for unit, digests in boxes:
-        by_unit.setdefault(unit, []).extend(digests)
-    return {
-        unit: logical_digest(digests, {t.ref: t.shape for t in states[unit.stage].tensors})
-        for unit, digests in by_unit.items()
-    }
+        by_stage.setdefault(unit.stage, {}).setdefault(unit, []).extend(digests)
+    sharded = {emu.stage for emu in emus if emu.optimizer != UNSHARDED}
+    found: dict[UnitId, Digest] = {}
+    for stage, units in by_stage.items():
+        shapes = {tensor.ref: tensor.shape for tensor in states[stage].tensors}
+        found.update(unit_digests(units, shapes, sharded=stage in sharded))
+    return found
 
 
 def _tag(task: Task, leg: Leg) -> str:

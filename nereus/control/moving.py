@@ -51,7 +51,7 @@ def begin(state: JobState, changed: Mapping[str, StagePlan], reason: str, l_tran
     """Leave for new stage plans; the loop waits until the commit."""
     epoch = state.plan.epoch + 1
     try:
-        transition = transition_to(state.snapshot, changed, epoch)
+        transition, _ = transition_to(state.snapshot, changed, epoch)
     except LayoutError as error:
         return stop(state, f"no order of primitives leads to the next plan: {error}")
     made = {name: tuple(emu for emu in transition.result if emu.stage == name) for name in changed}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nereus.control.state import JobState, sync_op
 from nereus.emu.groups import compute_groups
 from nereus.transition.lowering import lower_sync
-from nereus.transition.ops import BUCKET_BYTES, COMPUTE, GroupKey, Op, Program, program_for
+from nereus.transition.ops import COMPUTE, GroupKey, Op, Program, program_for
 
 
 def programs(state: JobState, ops: tuple[Op, ...]) -> tuple[tuple[Program, ...], frozenset[GroupKey]]:
@@ -30,5 +30,5 @@ def weight_sync(state: JobState) -> Op:
         config.states[config.generates],
         sync_op(state.plan.epoch),
         state.snapshot.endpoint_nodes,
-        BUCKET_BYTES,
+        config.job.policy.bucket,
     )

@@ -7,24 +7,19 @@ from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
 from nereus.spec.plan import ScriptedTransition, StageChoice
 from nereus.transition.arrange import arrange
+from nereus.transition.residency import most_resident
 
 
 def targets(state: JobState, entry: ScriptedTransition) -> dict[str, StagePlan]:
     """The stage plans that a scripted transition leads to."""
+    return {name: _target(state, name, choice) for name, choice in entry.stages.items()}
+
+
+def _target(state: JobState, stage: str, choice: StageChoice) -> StagePlan:
     device_of = {endpoint: device for device, endpoint in state.endpoint_of.items()}
-    return {
-        name: arrange(
-            state.emus[name],
-            name,
-            Layout(choice.tp, choice.pp),
-            choice.dp,
-            choice.devices,
-            device_of,
-            state.config.node_of,
-            choice.micro_batch,
-        )
-        for name, choice in entry.stages.items()
-    }
+    node_of, current, layout = state.config.node_of, state.emus[stage], Layout(choice.tp, choice.pp)
+    arranged = arrange(current, stage, layout, choice.dp, choice.devices, device_of, node_of, choice.micro_batch)
+    return most_resident(arranged, current, state.config.states[stage], device_of, node_of)
 
 
 def first_plan(stage: str, choice: StageChoice) -> StagePlan:

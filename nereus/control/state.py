@@ -113,6 +113,7 @@ class JobState:
             links=self.links,
             capacity_bytes=config.job.cluster.device.memory or 0,
             headroom=config.job.policy.headroom,
+            bucket_bytes=config.job.policy.bucket,
             micro_batches=config.job.policy.micro_batches,
             mean=self.batch(mean),
             longest=self.batch(max(workload.cap_at(step) for step in ahead)),

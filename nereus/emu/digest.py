@@ -7,14 +7,15 @@ Replicas within a unit (norms under TP, shared kv heads, tied embeddings) are co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from math import prod
 from typing import NamedTuple
 
 from nereus.errors import DigestMismatch
 from nereus.layout.box import Box
-from nereus.layout.tensors import TensorRef
+from nereus.layout.catalog import UnitId
+from nereus.layout.tensors import OPTIMIZER_KINDS, TensorRef
 
 Sums = tuple[int, int]
 """Two hash sums modulo 2^64, under two seeds."""
@@ -50,6 +51,19 @@ def logical_digest(digests: Iterable[BoxDigest], shapes: Mapping[TensorRef, tupl
         if held != prod(shapes[ref]):
             raise DigestMismatch(f"{ref}: {held} of {prod(shapes[ref])} elements are held")
     return {ref: _add(parts.values()) for ref, parts in boxes.items()}
+
+
+def unit_digests(
+    boxes: Mapping[UnitId, Sequence[BoxDigest]], shapes: Mapping[TensorRef, tuple[int, ...]], *, sharded: bool
+) -> dict[UnitId, Digest]:
+    """The digest of each replica of a model-stage, from what its endpoints hashed.
+
+    Where the optimizer state is `sharded` over the replicas (ZeRO-1), what all of them keep of it counts for each. Raises
+    DigestMismatch as `logical_digest` does.
+    """
+    shared = [b for kept in boxes.values() for b in kept if sharded and b.ref.kind in OPTIMIZER_KINDS]
+    own = {u: [b for b in kept if not (sharded and b.ref.kind in OPTIMIZER_KINDS)] for u, kept in boxes.items()}
+    return {unit: logical_digest([*kept, *shared], shapes) for unit, kept in own.items()}
 
 
 def _add(sums: Iterable[Sums]) -> Sums:

@@ -74,6 +74,21 @@ def minimal_moves(
     return tuple(planner.moves)
 
 
+def overlap_bytes(sources: Catalog, targets: Catalog) -> dict[tuple[EndpointId, EndpointId], int]:
+    """Bytes that each source endpoint holds of what each target endpoint needs, where that is anything."""
+    family_of = {tensor.ref: index for index, family in enumerate(sources.families) for tensor in family.tensors}
+    found: dict[tuple[EndpointId, EndpointId], int] = defaultdict(int)
+    for tensors, wanted in targets.families:
+        for index, alike in _split(tensors, family_of):
+            size = alike[0].item_bytes * len(alike)
+            for source, have in sources.families[index].holders if index is not None else ():
+                for target, box in wanted:
+                    common = box.intersect(have)
+                    if common is not None:
+                        found[source.endpoint, target.endpoint] += common.volume * size
+    return found
+
+
 def _split(tensors: Tensors, family_of: Mapping[TensorRef, int]) -> list[tuple[int | None, Tensors]]:
     """The tensors of a target family, apart by their family in the sources; None for those that have no source."""
     apart: dict[int | None, list[CanonicalTensor]] = {}

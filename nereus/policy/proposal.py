@@ -23,8 +23,9 @@ from nereus.policy.admission import Code
 from nereus.transition.arrange import arrange
 from nereus.transition.dag import transition_dag
 from nereus.transition.estimate import LinkRates, transition_seconds
-from nereus.transition.feasibility import check_memory
+from nereus.transition.feasibility import MemoryCheck, fitted
 from nereus.transition.ops import GroupKey, Transition
+from nereus.transition.residency import most_resident
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Snapshot:
     capacity_bytes: int
     headroom: float
     """Share of it that a plan leaves free."""
+    bucket_bytes: int
+    """The most that moving state holds in buffers on a device each way."""
     micro_batches: tuple[int, ...]
     """Micro-batches to choose from."""
     mean: Batch
@@ -135,20 +138,31 @@ def _proposal(snapshot: Snapshot, choice: Choice) -> Proposal | None:
         )
 
     try:
-        transition = transition_to(snapshot, changed, snapshot.plan.epoch + 1)
+        transition, memory = transition_to(snapshot, changed, snapshot.plan.epoch + 1)
     except LayoutError as error:
         return proposal((Code.INFEASIBLE_ORDER, str(error)), 0.0, 0, None)
-    current = [emu for emus in snapshot.emus.values() for emu in emus]
-    memory = check_memory(transition, current, snapshot.states, snapshot.usable_bytes)
     seconds = transition_seconds(transition, _groups(transition), snapshot.links)
     reason = (Code.INFEASIBLE_MEMORY, str(memory.violation)) if memory.violation else None
     return proposal(reason, seconds, max(memory.peak_bytes.values(), default=0), transition)
 
 
-def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: int) -> Transition:
-    """The transition DAG from the units of the snapshot to these stage plans. Raises LayoutError if there is none."""
+def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: int) -> tuple[Transition, MemoryCheck]:
+    """The transition DAG from the units of the snapshot to these stage plans, and whether it fits.
+
+    What does not fit at once is streamed. Raises LayoutError if there is no order.
+    """
     current = {stage: snapshot.emus[stage] for stage in changed}
-    return transition_dag(current, changed, snapshot.states, snapshot.endpoint_of, epoch, snapshot.endpoint_nodes)
+    transition = transition_dag(
+        current,
+        changed,
+        snapshot.states,
+        snapshot.endpoint_of,
+        epoch,
+        snapshot.endpoint_nodes,
+        bucket_bytes=snapshot.bucket_bytes,
+    )
+    standing = [emu for emus in snapshot.emus.values() for emu in emus]
+    return fitted(transition, standing, snapshot.states, snapshot.usable_bytes)
 
 
 def place(snapshot: Snapshot, plan: StagePlan) -> StagePlan:
@@ -166,7 +180,9 @@ def place(snapshot: Snapshot, plan: StagePlan) -> StagePlan:
     devices = [*whole, *rest][: len(plan.devices)]
     device_of = {endpoint: device for device, endpoint in snapshot.endpoint_of.items()}
     layout, node_of = plan.layout, snapshot.node_of
-    placed = arrange(snapshot.emus[plan.stage], plan.stage, layout, plan.dp, devices, device_of, node_of, plan.micro_batch)
+    current, state = snapshot.emus[plan.stage], snapshot.states[plan.stage]
+    arranged = arrange(current, plan.stage, layout, plan.dp, devices, device_of, node_of, plan.micro_batch)
+    placed = most_resident(arranged, current, state, device_of, node_of)
     if len(whole) >= len(devices) and _crosses_nodes(placed, node_of):
         # Residency would tear a TP group apart: whole groups node by node instead, which the search has counted.
         return replace(placed, devices=tuple(sorted(whole[: len(devices)], key=lambda d: (node_of[d], d))))

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field, Strict
 
 from nereus.spec.declared import Declared, Real, Whole
+from nereus.spec.sizes import Bytes
 
 
 class Policy(Declared):
@@ -29,5 +30,8 @@ class Policy(Declared):
     micro_batches: tuple[Annotated[Whole, Field(ge=1)], ...] = Field(default=(4, 8, 16, 32, 64), min_length=1)
     """Sequences of one EMU that go through the model together, to choose from. Few large ones make steps fast and memory
     tight, so that growing responses call for another layout sooner."""
+    bucket: Bytes = Field(default=64 << 20, ge=1 << 20)
+    """Bytes of buffers that moving state may hold on a device each way, and what a streamed transition has twice at once.
+    Large ones move a little faster; a stream needs so much room beside the larger of the old and the new shards."""
     notice_steps: Whole = Field(default=2, ge=1)
     """RL steps between the notice that a device leaves and its end; a plan has that long to leave it."""

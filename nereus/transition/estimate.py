@@ -8,7 +8,7 @@ measured costs what these rates say, never nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nereus.layout.catalog import EndpointId
 from nereus.transition.messages import sent_and_received
@@ -25,6 +25,8 @@ class LinkRates:
     """Into fresh memory on one endpoint."""
     op_s: float = 0.08
     """Fixed seconds of an operation: submitting, waking, answering."""
+    bucket_s: float = 0.02
+    """Until all members of a stream know that a bucket has landed."""
     group_s: float = 0.02
     """Seconds per member to make a communicator."""
     scale: float = 1.0
@@ -33,7 +35,7 @@ class LinkRates:
     def corrected(self, predicted_s: float, measured_s: float) -> LinkRates:
         """Rates after one more transition: half of the way to what was measured."""
         ratio = min(max(measured_s / max(predicted_s, 1e-6), 0.2), 5.0)
-        return LinkRates(self.wire_bytes_s, self.copy_bytes_s, self.op_s, self.group_s, self.scale * (0.5 + 0.5 * ratio))
+        return replace(self, scale=self.scale * (0.5 + 0.5 * ratio))
 
 
 def transition_seconds(
@@ -63,4 +65,4 @@ def op_seconds(op: Op, rates: LinkRates) -> float:
     busiest = max(
         (wire.get(e, 0) / rates.wire_bytes_s + copied.get(e, 0) / rates.copy_bytes_s for e in op.members), default=0.0
     )
-    return rates.op_s + busiest
+    return rates.op_s + busiest + rates.bucket_s * (len(op.stream.buckets) if op.stream else 0)

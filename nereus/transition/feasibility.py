@@ -16,6 +16,7 @@ from nereus.layout.layout import Layout, OptimizerShard
 from nereus.layout.tensors import TensorRef
 from nereus.transition.messages import buffer_bytes
 from nereus.transition.ops import Transition
+from nereus.transition.streaming import streamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,23 @@ def check_memory(
             for site in op.frees:
                 held.release(site, bucket)
     return MemoryCheck(peak, None)
+
+
+def fitted(
+    transition: Transition, current: Iterable[Emu], states: Mapping[str, StateSpec], usable_bytes: float
+) -> tuple[Transition, MemoryCheck]:
+    """The transition with as many operations as streams as it takes to fit, if it can, and its check."""
+    standing = tuple(current)
+    while True:
+        check = check_memory(transition, standing, states, usable_bytes)
+        # What is in the way may be an operation before the one that does not fit: it is streamed first.
+        before = (op for op in transition.moving if op.makes and op.stream is None)
+        blocked = check.violation and next(
+            (op for op in before if op.id == check.violation.op or check.violation.endpoint in op.members), None
+        )
+        if not blocked:
+            return transition, check
+        transition = streamed(transition, blocked.id, standing, states)
 
 
 Bucket = tuple[TensorRef, ...]

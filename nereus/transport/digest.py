@@ -13,8 +13,10 @@ from collections.abc import Iterator
 import torch
 
 from nereus.emu.digest import BoxDigest
+from nereus.errors import DigestMismatch
 from nereus.layout.box import Box
 from nereus.layout.catalog import UnitId
+from nereus.layout.tensors import Kind, TensorRef
 from nereus.transport.ports import ShardStore
 
 BLOCK = 1 << 16
@@ -36,12 +38,29 @@ _BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
 def unit_digests(store: ShardStore, unit: UnitId) -> tuple[BoxDigest, ...]:
-    """The digest of every box of a unit that has landed at this endpoint."""
+    """The digest of every box of a unit that has landed at this endpoint.
+
+    Raises DigestMismatch where a parameter is not what its master copy is in the parameter's type.
+    """
+    _check_masters(store, unit)
     return tuple(
         BoxDigest(tensor.ref, box, box_sums(store.read(unit, tensor.ref, box), box, tensor.shape))
         for tensor, boxes in store.catalog()[unit].items()
         for box in boxes
     )
+
+
+def _check_masters(store: ShardStore, unit: UnitId) -> None:
+    """Model weights must be refreshed with their masters: stale ones show in no error and in no loss (trap 9)."""
+    held = store.catalog()[unit]
+    for tensor, boxes in held.items():
+        weights = TensorRef(tensor.name, Kind.PARAMETER)
+        if tensor.kind is not Kind.MASTER or all(known.ref != weights for known in held):
+            continue
+        for box in boxes:
+            parameter = store.read(unit, weights, box)
+            if not torch.equal(parameter, store.read(unit, tensor.ref, box).to(parameter.dtype)):
+                raise DigestMismatch(f"{unit}: {weights} {box.low}:{box.high} is not its master copy in {parameter.dtype}")
 
 
 def box_sums(values: torch.Tensor, box: Box, shape: tuple[int, ...]) -> tuple[int, int]:

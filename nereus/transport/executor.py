@@ -195,13 +195,11 @@ class Executor:
         """Walk through the program's operations in order, as if nothing else changed meanwhile."""
         used, sizes = self._memory.used_bytes, {u: shards_bytes(s) for u, s in self._store.catalog().items()}
         for op in program.ops:
-            if op.stream is not None:
-                continue
             for emu in op.makes:
                 sizes[emu.unit] = shards_bytes(self._shards(emu, program.states.get(op.stage)))
             opens = sum(sizes[emu.unit] for emu in op.makes)
             buffers = buffer_bytes(op, self.endpoint)
-            if used + opens + buffers > self._memory.capacity_bytes:
+            if op.stream is None and used + opens + buffers > self._memory.capacity_bytes:
                 device, capacity = self._memory.device, self._memory.capacity_bytes
                 raise OutOfDeviceMemory(device, op.id, opens + buffers, used, capacity)
             used += opens - sum(sizes.get(site.unit, 0) for site in op.frees)
