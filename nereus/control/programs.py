@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from nereus.control.state import JobState, sync_op
 from nereus.emu.groups import compute_groups
+from nereus.layout.catalog import EndpointId
+from nereus.transition.estimate import op_seconds
 from nereus.transition.lowering import lower_sync
-from nereus.transition.ops import COMPUTE, GroupKey, Op, Program, program_for
+from nereus.transition.ops import COMPUTE, MIN_TIMEOUT_S, GroupKey, Op, Program, program_for
+
+TIMEOUT_FACTOR = 10.0
+"""Waits for a peer are bounded by so many times the predicted duration of the whole transition."""
+
+MAX_SPARE_GROUPS = 8
+"""Communicators of a transition that an endpoint keeps for the next: each holds a few threads and file descriptors."""
 
 
 def programs(state: JobState, ops: tuple[Op, ...]) -> tuple[tuple[Program, ...], frozenset[GroupKey]]:
@@ -13,11 +23,24 @@ def programs(state: JobState, ops: tuple[Op, ...]) -> tuple[tuple[Program, ...],
     config, epoch, sync = state.config, state.plan.epoch, weight_sync(state)
     members = compute_groups(state.bound, config.job.model.num_kv_heads)
     groups = frozenset(GroupKey.of(group, COMPUTE) for group in members)
+    timeout_s = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * sum(op_seconds(op, state.links) for op in (*ops, sync)))
     made = tuple(
-        program_for(endpoint, epoch, (*ops, sync), groups, config.states)
+        program_for(endpoint, epoch, (*ops, sync), groups, config.states, timeout_s)
         for _, endpoint in sorted(state.endpoint_of.items())
     )
-    return made, groups | sync.groups
+    return made, groups | sync.groups | _spare(state, ops)
+
+
+def _spare(state: JobState, ops: tuple[Op, ...]) -> frozenset[GroupKey]:
+    """Groups of the operations that stay for the next transition: those of endpoints that stay, a few on each."""
+    stays = {endpoint for device, endpoint in state.endpoint_of.items() if device not in state.leaving}
+    kept: set[GroupKey] = set()
+    count: Counter[EndpointId] = Counter()
+    for key in sorted({key for op in ops for key in op.groups}):
+        if stays.issuperset(key.members) and all(count[member] < MAX_SPARE_GROUPS for member in key.members):
+            kept.add(key)
+            count.update(key.members)
+    return frozenset(kept)
 
 
 def weight_sync(state: JobState) -> Op:

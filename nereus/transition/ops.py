@@ -27,6 +27,10 @@ BUCKET_BYTES = 64 << 20
 """The default bound on buffers: large enough that set-up per message vanishes, small beside a device's memory."""
 
 
+MIN_TIMEOUT_S = 60.0
+"""The least that anything waits for a peer: one may be late for reasons that no estimate knows, such as a busy machine."""
+
+
 class GroupKey(NamedTuple):
     """A communicator: its sorted members and the lane that uses it."""
 
@@ -233,6 +237,8 @@ class Program:
     ops: tuple[Op, ...]
     states: dict[str, StateSpec] = field(default_factory=dict)
     """The logical state of every stage that the program opens units of."""
+    timeout_s: float = MIN_TIMEOUT_S
+    """Seconds after which a message or collective of its operations fails: its peer will not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +278,13 @@ def program_for(
     ops: Iterable[Op],
     compute_groups: Iterable[GroupKey],
     states: Mapping[str, StateSpec],
+    timeout_s: float = MIN_TIMEOUT_S,
 ) -> Program:
     """What one endpoint has to install: its part of the ops, and every communicator that they or its units use."""
     mine = tuple(op.seen_by(endpoint) for op in ops if endpoint in op.members)
     groups = {key for op in mine for key in op.groups}
     groups |= {key for key in compute_groups if endpoint in key.members}
     opened = {op.stage for op in mine if op.makes}
-    return Program(epoch, endpoint, tuple(sorted(groups)), mine, {stage: states[stage] for stage in sorted(opened)})
+    return Program(
+        epoch, endpoint, tuple(sorted(groups)), mine, {stage: states[stage] for stage in sorted(opened)}, timeout_s
+    )

@@ -24,7 +24,7 @@ from nereus.errors import OutOfDeviceMemory, StaleUnitError, StoreError
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.tensors import TensorRef
 from nereus.transition.messages import buffer_bytes
-from nereus.transition.ops import GroupKey, Op, Program, Stream
+from nereus.transition.ops import TRANSFER, GroupKey, Op, Program, Stream
 from nereus.transport.communicators import Communicators
 from nereus.transport.digest import unit_digests
 from nereus.transport.exchange import Exchanges
@@ -79,6 +79,9 @@ class Executor:
             raise StaleUnitError(f"endpoint {self.endpoint}: program of epoch {program.epoch}, {self._epoch} is installed")
         self._check_memory(program)
         made, reused = self._communicators.ensure(program.groups, f"e{program.epoch}")
+        for key in program.groups:
+            if key.lane == TRANSFER:
+                self._communicators.get(key).timeout_s = program.timeout_s
         if program.epoch > self._epoch:
             self._ops = {name: known for name, known in self._ops.items() if known.op.is_repeatable}
         self._epoch = program.epoch
