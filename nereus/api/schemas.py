@@ -137,6 +137,8 @@ class TransitionOut(Schema):
     """Of the worst device."""
     groups_made: int
     groups_reused: int
+    streams: int
+    """Operations that ran in buckets, since old and new did not fit at once."""
     digest_equal: bool
 
 

@@ -139,10 +139,11 @@ def transition_line(event: TransitionRecord) -> str:
     changes = "; ".join([primitives, *(text for text in pool if text)])
     predicted = outcome["l_tran_predicted_s"]
     foretold = "" if predicted is None else f", predicted {predicted:.3f} s"
+    streamed = f" in {outcome['streams']} streams" if outcome["streams"] else ""
     return (
         f"transition to epoch {event.epoch} after step {event.step}: {changes}; "
         f"{outcome['bytes_moved'] / MIB:.2f} MiB moved in {outcome['seconds']:.3f} s "
-        f"(set-up {outcome['setup_s']:.3f} s{foretold}); "
+        f"(set-up {outcome['setup_s']:.3f} s{foretold}){streamed}; "
         f"{'digests equal' if outcome['digest_equal'] else 'DIGESTS DIFFER'}"
     )
 

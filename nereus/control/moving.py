@@ -116,6 +116,7 @@ def _committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Re
             "seconds": seconds,
             "digest_s": carrying.seconds(Leg.DIGEST_BEFORE, Leg.INSTALL) + carrying.seconds(Leg.DIGEST_AFTER, Leg.HELD),
             "l_tran_predicted_s": moving.l_tran_s,
+            "streams": sum(op.stream is not None for op in task.transition.ops),
             "digest_equal": True,
         },
     )

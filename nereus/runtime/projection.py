@@ -235,6 +235,7 @@ class Projection:
                 "peak_bytes": outcome["peak_bytes"],
                 "groups_made": outcome["groups_made"],
                 "groups_reused": outcome["groups_reused"],
+                "streams": outcome["streams"],
                 "digest_equal": outcome["digest_equal"],
             }
         )

@@ -90,8 +90,10 @@ class _Round:
         """Post the messages of this number: receives first, so that no send waits for one."""
         posted = cls()
         for key, lines in groupby(wave, key=lambda line: line.group):
+            here = [line for line in lines if number < max(len(line.sends), len(line.receives))]
+            if not here:
+                continue
             with communicators.get(key).batch() as batch:
-                here = list(lines)
                 for line in here:
                     if number < len(line.receives):
                         message = line.receives[number]

@@ -94,6 +94,7 @@ def transition(epoch: int = 1, *, predicted_s: float | None = 1.0, joined: tuple
             "bytes_moved": 4096,
             "groups_made": 3,
             "groups_reused": 1,
+            "streams": 0,
             "peak_bytes": 7 * MIB,
             "seconds": 1.5,
             "digest_s": 0.25,
