@@ -13,6 +13,9 @@ from ray.exceptions import RayActorError, RayTaskError
 from nereus.control.events import EndpointDied, Event, OpFailed
 from nereus.layout.catalog import EndpointId
 
+Failure = Callable[[str], Event]
+"""The event for a call that failed, from the reason."""
+
 POLL_S = 0.05
 """Seconds after which newly submitted calls are waited for as well: a call takes at least a millisecond."""
 
@@ -22,34 +25,35 @@ class Completions:
 
     def __init__(self, post: Callable[[Event], None]) -> None:
         self._post = post
-        self._new: Queue[tuple[Any, EndpointId, str]] = Queue()
-        self._pending: dict[Any, tuple[EndpointId, str]] = {}
+        self._new: Queue[tuple[Any, EndpointId, str, Failure | None]] = Queue()
+        self._pending: dict[Any, tuple[EndpointId, str, Failure | None]] = {}
 
     def start(self) -> None:
         """Start to wait."""
         Thread(target=self._run, name="completions", daemon=True).start()
 
-    def add(self, ref: Any, endpoint: EndpointId, what: str) -> None:
-        """Wait for a call on an endpoint; `what` names it if it fails."""
-        self._new.put((ref, endpoint, what))
+    def add(self, ref: Any, endpoint: EndpointId, what: str, failure: Failure | None = None) -> None:
+        """Wait for a call on an endpoint; `what` names it if it fails, and `failure` makes another event of that."""
+        self._new.put((ref, endpoint, what, failure))
 
     def _run(self) -> None:
         while True:
             block = not self._pending
             while block or not self._new.empty():
-                ref, endpoint, what = self._new.get()
-                self._pending[ref] = endpoint, what
+                ref, endpoint, what, failure = self._new.get()
+                self._pending[ref] = endpoint, what, failure
                 block = False
             ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=POLL_S)
             for ref in ready:
                 self._post(self._event(ref))
 
     def _event(self, ref: Any) -> Event:
-        endpoint, what = self._pending.pop(ref)
+        endpoint, what, failure = self._pending.pop(ref)
         try:
             event: Event = ray.get(ref)
         except RayActorError:
-            return EndpointDied(endpoint=endpoint, during=what)
+            return failure("it died") if failure else EndpointDied(endpoint=endpoint, during=what)
         except RayTaskError as error:
-            return OpFailed(endpoint=endpoint, op=what, error=str(error.cause or error).splitlines()[0])
+            reason = str(error.cause or error).splitlines()[0]
+            return failure(reason) if failure else OpFailed(endpoint=endpoint, op=what, error=reason)
         return event

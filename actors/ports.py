@@ -6,12 +6,14 @@ Lives in the head actor. Worker processes are owned by the job actor, so that th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import ray
 
 from actors.completions import Completions
 from actors.lanes import Lane, call
+from nereus.control.events import DeviceFailed
 from nereus.control.report import Release
 from nereus.control.state import JobConfig
 from nereus.emu.plan import DeviceId
@@ -48,7 +50,8 @@ class RayPorts:
         for device in devices:
             endpoint, worker = ray.get(call_watch(self._job, "spawn", device))
             self._workers[endpoint] = worker
-            self._submit(endpoint, Lane.CONTROL, "start")
+            failure = partial(_not_started, device, endpoint)
+            self._completions.add(call(worker, Lane.CONTROL, "start"), endpoint, "start", failure)
 
     def retire(self, endpoints: Iterable[EndpointId]) -> None:
         for endpoint in endpoints:
@@ -97,6 +100,10 @@ class RayPorts:
     def _submit(self, endpoint: EndpointId, lane: Lane, method: str, *args: Any) -> None:
         what = str(args[0]) if method == "run_op" else method
         self._completions.add(call(self._workers[endpoint], lane, method, *args), endpoint, what)
+
+
+def _not_started(device: DeviceId, endpoint: EndpointId, reason: str) -> DeviceFailed:
+    return DeviceFailed(device=device, endpoint=endpoint, reason=reason)
 
 
 def call_watch(job: Any, method: str, *args: Any) -> Any:

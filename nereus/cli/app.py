@@ -99,6 +99,32 @@ def plan(
     plan_job(job, gpus, top, as_json=as_json)
 
 
+@app.command()
+def transition(
+    job: Annotated[Path, typer.Argument(help="A job file, or the config.json of a model.", metavar="JOB")],
+    before: Annotated[Path, typer.Option("--from", help="The plan file that it starts from.")],
+    after: Annotated[Path, typer.Option("--to", help="The plan file that it leads to; ranks are chosen among its devices.")],
+    keep_order: Annotated[
+        bool, typer.Option("--keep-order", help="Take the devices of --to in the order of ranks.")
+    ] = False,
+    devices_per_node: Annotated[
+        int | None, typer.Option(min=1, help="Devices of a node.", show_default="the job's, else 8")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="Usable memory of a device, such as 80GiB.", show_default="the job's, else no limit")
+    ] = None,
+    bucket: Annotated[
+        str | None, typer.Option(help="Buffers of a device each way.", show_default="the job's, else 64MiB")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on the last line.")] = False,
+) -> None:
+    """What moving from one plan to another takes: DAG, bytes, memory, communicators, time. Nothing is started."""
+    from nereus.cli.transition import Options, show_transition
+
+    options = Options(keep_order=keep_order, devices_per_node=devices_per_node, memory=memory, bucket=bucket)
+    show_transition(job, before, after, options, as_json=as_json)
+
+
 def main() -> None:
     """Entry point: errors become one message and an exit code, 2 where a person can fix the input."""
     try:

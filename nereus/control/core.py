@@ -13,6 +13,7 @@ from dataclasses import replace
 from nereus.control.effects import DevicesChanged, Publish, SpawnDevices
 from nereus.control.events import (
     BoundaryReached,
+    DeviceFailed,
     DeviceReady,
     EndpointDied,
     Event,
@@ -23,7 +24,7 @@ from nereus.control.events import (
     ReplanRequested,
     StepLost,
 )
-from nereus.control.losing import asked_again, lost, pool
+from nereus.control.losing import asked_again, failed, lost, pool
 from nereus.control.mirror import mirror
 from nereus.control.moving import joining, transitioning
 from nereus.control.phases import ALLOWED, Admitted, Idle, Joining, Phase, Planning, Starting, Steady, Stopped, Transitioning
@@ -66,6 +67,8 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
             return starting(state, event)
         case JobStarted(), _:
             return state, asked_again(state)
+        case DeviceFailed(), _:
+            return failed(state, event)
         case EndpointDied() | StepLost(), _:
             return lost(before, state, event, now_s)
         case BoundaryReached(), Steady() | Planning() | Admitted():

@@ -34,6 +34,15 @@ class DeviceReady:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFailed:
+    """A new endpoint ended, or gave up, before it could serve its device."""
+
+    device: DeviceId
+    endpoint: EndpointId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seeded:
     """An endpoint holds the first state of its newborn units."""
 
@@ -155,6 +164,7 @@ class ReplanRequested:
 Event = (
     JobStarted
     | DeviceReady
+    | DeviceFailed
     | Seeded
     | Installed
     | OpCompleted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nereus.control.effects import Effect, ReleaseBoundary, RetireEndpoints, SpawnDevices
-from nereus.control.events import EndpointDied, PoolChanged, StepLost
+from nereus.control.events import DeviceFailed, EndpointDied, PoolChanged, StepLost
 from nereus.control.moving import stop
 from nereus.control.phases import Admitted, Joining, Planning, Starting, Steady, Transitioning
 from nereus.control.planning import carry_out_admitted, replan
@@ -39,7 +39,15 @@ def lost(before: JobState, state: JobState, event: EndpointDied | StepLost, now_
     return _answer(before, state, event, hit, now_s)
 
 
+def failed(state: JobState, event: DeviceFailed) -> Result:
+    """A device that was to come has not come: the pool is what it was, unless a script waits for it."""
+    if isinstance(state.phase, Joining) and event.device in state.phase.devices:
+        return stop(state, f"device {event.device}, which the job file lets join, did not start: {event.reason}")
+    return state, (RetireEndpoints(endpoints=(event.endpoint,)),)
+
+
 def _answer(before: JobState, state: JobState, event: EndpointDied | StepLost, hit: list[str], now_s: float) -> Result:
+    """What a death leads to: recovery where it took units, and the loop's release where it waits for one."""
     waits = isinstance(event, StepLost)
     known = event.endpoint not in before.endpoint_of.values()
     if waits and known and isinstance(state.phase, Transitioning):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import replace
 
-from nereus.control.events import BoundaryReached, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
+from nereus.control.events import BoundaryReached, DeviceFailed, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
 from nereus.control.state import JobState
 from nereus.cost.rates import Measurement, Rates
 from nereus.cost.work import stage_work
@@ -23,6 +23,8 @@ def mirror(state: JobState, event: Event) -> JobState:
                 starting=state.starting - {event.device},
                 flops={**state.flops, event.device: event.peak_flops},
             )
+        case DeviceFailed():
+            return replace(state, starting=state.starting - {event.device})
         case PoolChanged():
             return replace(
                 state,

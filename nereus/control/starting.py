@@ -12,7 +12,7 @@ from nereus.control.effects import (
     SeedUnits,
     Started,
 )
-from nereus.control.events import Committed, DeviceReady, EndpointDied, Event, Installed, OpFailed, Seeded
+from nereus.control.events import Committed, DeviceFailed, DeviceReady, EndpointDied, Event, Installed, OpFailed, Seeded
 from nereus.control.moving import stop
 from nereus.control.phases import Starting, Steady
 from nereus.control.programs import programs, weight_sync
@@ -45,6 +45,8 @@ def starting(state: JobState, event: Event) -> Result:
             waiting = phase.binding - {event.endpoint}
             after = replace(state, phase=replace(phase, binding=waiting))
             return (after, ()) if waiting else _begun(after)
+        case DeviceFailed():
+            return stop(state, f"device {event.device} did not start: {event.reason}")
         case OpFailed() | EndpointDied():
             doing = event.op if isinstance(event, OpFailed) else event.during
             error = event.error if isinstance(event, OpFailed) else "it died"

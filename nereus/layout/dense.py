@@ -1,4 +1,4 @@
-"""The canonical tensors of a dense decoder, under their HF names.
+"""The canonical tensors of a decoder, under their HF names.
 
 Column-parallel tensors (q, k, v, gate, up, embeddings, head) are cut on their rows, row-parallel ones (o, down) on their
 columns; norms are whole on every TP rank. Heads are never cut through: their grain is the head dimension.
@@ -6,57 +6,91 @@ columns; norms are whole on every TP rank. Heads are never cut through: their gr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nereus.layout.catalog import StateSpec
+from nereus.layout.experts import expert_tensors
+from nereus.layout.gpt2 import gpt2_parameters
+from nereus.layout.parameters import LayerTensors, at_end, heads
 from nereus.layout.tensors import CanonicalTensor, Kind, Place, Segment
+from nereus.spec.decoder import Decoder, QkNorm
 from nereus.spec.model import ModelShape
 
 EMBED = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+LAYERS = "model.layers"
+
+HALF = frozenset(("bfloat16", "float16"))
+"""Dtypes that are trained in mixed precision: each parameter has a float32 master, which AdamW updates."""
 
 
 def layer_name(layer: int, part: str) -> str:
     """The HF name of a layer's tensor, such as part `self_attn.q_proj`."""
-    return f"model.layers.{layer}.{part}.weight"
+    return f"{LAYERS}.{layer}.{part}.weight"
 
 
-def dense_parameters(model: ModelShape, dtype: str) -> tuple[CanonicalTensor, ...]:
+def dense_parameters(model: ModelShape | Decoder, dtype: str) -> tuple[CanonicalTensor, ...]:
     """All parameters of the model, in pipeline order. A tied head is the embedding, on both ends of the pipeline."""
-    hidden, heads = model.hidden_size, model.num_heads * model.head_dim
-    kv, vocab = model.num_kv_heads * model.head_dim, (Segment(model.vocab_size),)
-
-    def at(place: Place, name: str, shape: tuple[int, ...], *segments: Segment) -> CanonicalTensor:
-        return CanonicalTensor(name, Kind.PARAMETER, shape, dtype, place, axis=0 if segments else None, segments=segments)
-
-    def of(layer: int, part: str, shape: tuple[int, ...], axis: int | None, *segments: Segment) -> CanonicalTensor:
-        return CanonicalTensor(layer_name(layer, part), Kind.PARAMETER, shape, dtype, Place.LAYER, layer, axis, segments)
-
-    tensors = [at(Place.ENDS if model.tie_embeddings else Place.FIRST, EMBED, (model.vocab_size, hidden), *vocab)]
-    for layer in range(model.num_layers):
-        tensors += [
-            of(layer, "input_layernorm", (hidden,), None),
-            of(layer, "self_attn.q_proj", (heads, hidden), 0, Segment(heads, model.head_dim)),
-            of(layer, "self_attn.k_proj", (kv, hidden), 0, Segment(kv, model.head_dim)),
-            of(layer, "self_attn.v_proj", (kv, hidden), 0, Segment(kv, model.head_dim)),
-            of(layer, "self_attn.o_proj", (hidden, heads), 1, Segment(heads, model.head_dim)),
-            of(layer, "post_attention_layernorm", (hidden,), None),
-            of(layer, "mlp.gate_proj", (model.ffn_size, hidden), 0, Segment(model.ffn_size)),
-            of(layer, "mlp.up_proj", (model.ffn_size, hidden), 0, Segment(model.ffn_size)),
-            of(layer, "mlp.down_proj", (hidden, model.ffn_size), 1, Segment(model.ffn_size)),
-        ]
-    tensors.append(at(Place.LAST, NORM, (hidden,)))
-    if not model.tie_embeddings:
-        tensors.append(at(Place.LAST, HEAD, (model.vocab_size, hidden), *vocab))
+    decoder = _decoder(model)
+    if decoder.family == "gpt2":
+        return gpt2_parameters(decoder, dtype)
+    rows = (decoder.vocab_size, decoder.hidden_size)
+    tensors = [at_end(Place.ENDS if decoder.tied else Place.FIRST, EMBED, rows, dtype, cut=True)]
+    make = LayerTensors(dtype, LAYERS)
+    for layer in range(decoder.num_layers):
+        before, *after = [make.one(layer, f"{norm}.weight", (decoder.hidden_size,)) for norm in decoder.norms]
+        tensors += [before, *_attention(make, layer, decoder), *after, *_mlp(make, layer, decoder)]
+    tensors.append(at_end(Place.LAST, NORM, (decoder.hidden_size,), dtype))
+    if not decoder.tied:
+        tensors.append(at_end(Place.LAST, HEAD, rows, dtype, cut=True))
     return tuple(tensors)
 
 
+def _attention(make: LayerTensors, layer: int, decoder: Decoder) -> Iterator[CanonicalTensor]:
+    """Projections, and what some families have besides: norms of queries and keys, whole on every rank, and sinks."""
+    q, kv = heads(decoder.num_heads, decoder.head_dim), heads(decoder.num_kv_heads, decoder.head_dim)
+    for name, segment in (("q", q), ("k", kv), ("v", kv)):
+        part = f"self_attn.{name}_proj"
+        yield from make.split_outputs(layer, part, decoder.hidden_size, (segment,), bias=decoder.qkv_bias)
+    yield from make.split_inputs(layer, "self_attn.o_proj", (q,), decoder.hidden_size, bias=decoder.out_bias)
+    if decoder.qk_norm is not QkNorm.NONE:
+        for name, segment in (("q", q), ("k", kv)):
+            size = decoder.head_dim if decoder.qk_norm is QkNorm.HEAD else segment.length
+            yield make.one(layer, f"self_attn.{name}_norm.weight", (size,))
+    if decoder.sinks:
+        yield make.one(layer, "self_attn.sinks", (decoder.num_heads,), 0, (Segment(decoder.num_heads),))
+
+
+def _mlp(make: LayerTensors, layer: int, decoder: Decoder) -> Iterator[CanonicalTensor]:
+    """The gated MLP of a layer, or its experts."""
+    if decoder.experts is not None and layer in decoder.experts.layers:
+        yield from expert_tensors(make, layer, decoder, decoder.experts)
+        return
+    hidden, width, bias = decoder.hidden_size, (Segment(decoder.ffn_size),), decoder.mlp_bias
+    yield from make.split_outputs(layer, "mlp.gate_proj", hidden, width, bias=bias)
+    yield from make.split_outputs(layer, "mlp.up_proj", hidden, width, bias=bias)
+    yield from make.split_inputs(layer, "mlp.down_proj", width, hidden, bias=bias)
+
+
 def trained(parameters: tuple[CanonicalTensor, ...]) -> tuple[CanonicalTensor, ...]:
-    """Parameters with their AdamW moments."""
-    moments = (p.as_kind(kind, p.dtype) for kind in (Kind.EXP_AVG, Kind.EXP_AVG_SQ) for p in parameters)
-    return (*parameters, *moments)
+    """Parameters with their AdamW moments; those of half precision with a float32 master, and moments in float32."""
+    masters = tuple(p.as_kind(Kind.MASTER, "float32") for p in parameters if p.dtype in HALF)
+    moments = (
+        p.as_kind(kind, "float32" if p.dtype in HALF else p.dtype)
+        for kind in (Kind.EXP_AVG, Kind.EXP_AVG_SQ)
+        for p in parameters
+    )
+    return (*parameters, *masters, *moments)
 
 
-def state_spec(model: ModelShape, dtype: str, counters: tuple[CanonicalTensor, ...], *, optimizer: bool) -> StateSpec:
-    """The logical state of a model-stage: parameters, moments if it trains, counters."""
+def state_spec(
+    model: ModelShape | Decoder, dtype: str, counters: tuple[CanonicalTensor, ...], *, optimizer: bool
+) -> StateSpec:
+    """The logical state of a model-stage: parameters, optimizer state if it trains, counters."""
     parameters = dense_parameters(model, dtype)
-    return StateSpec((*(trained(parameters) if optimizer else parameters), *counters), model.num_layers)
+    return StateSpec((*(trained(parameters) if optimizer else parameters), *counters), _decoder(model).num_layers)
+
+
+def _decoder(model: ModelShape | Decoder) -> Decoder:
+    return model if isinstance(model, Decoder) else model.decoder

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
+from math import prod
 
+from nereus.spec.cluster import Cluster
+from nereus.spec.decoder import Decoder
 from nereus.spec.devices import format_devices
 from nereus.spec.job import Job
 from nereus.spec.model import SMOLLM2
@@ -92,22 +95,35 @@ def check_choices(job: Job, field: str, choices: Mapping[str, StageChoice]) -> I
             continue
         yield from _check_layout(job, f"{field}.{stage}", stage, choice)
         yield from _check_batch(job, f"{field}.{stage}", stage, choice)
-        yield from _check_devices(job, f"{field}.{stage}", choice)
+        degrees = {"tp": choice.tp, "pp": choice.pp, "dp": choice.dp}
+        yield from check_devices(f"{field}.{stage}.devices", choice.devices, degrees, job.cluster)
 
 
 def _check_layout(job: Job, field: str, stage: str, choice: StageChoice) -> Iterator[Problem]:
-    heads, kv_heads = job.model.num_heads, job.model.num_kv_heads
-    degrees = range(1, min(heads, job.cluster.num_devices) + 1)
-    allowed = [tp for tp in degrees if heads % tp == 0 and (kv_heads % tp == 0 or tp % kv_heads == 0)]
-    if heads % choice.tp:
-        yield Problem(f"{field}.tp", choice.tp, f"it must divide the {heads} query heads: {one_of(allowed)}")
-    elif kv_heads % choice.tp and choice.tp % kv_heads:
-        rule = f"it must divide the {kv_heads} key-value heads or be a multiple of them"
-        yield Problem(f"{field}.tp", choice.tp, f"{rule}: {one_of(allowed)}")
+    decoder = job.model.decoder
+    yield from check_tp(f"{field}.tp", choice.tp, decoder, job.cluster.num_devices)
     if stage == ACTOR_GENERATION and choice.pp != 1:
         yield Problem(f"{field}.pp", choice.pp, "it must be 1: generation has no pipeline")
-    elif choice.pp > job.model.num_layers:
-        yield Problem(f"{field}.pp", choice.pp, f"it must be at most the {job.model.num_layers} layers")
+    else:
+        yield from check_pp(f"{field}.pp", choice.pp, decoder)
+
+
+def check_tp(field: str, tp: int, decoder: Decoder, most: int) -> Iterator[Problem]:
+    """No head is cut through, and every TP rank has the key-value heads that its query heads read."""
+    heads, kv_heads = decoder.num_heads, decoder.num_kv_heads
+    degrees = range(1, min(heads, most) + 1)
+    allowed = [degree for degree in degrees if heads % degree == 0 and (kv_heads % degree == 0 or degree % kv_heads == 0)]
+    if heads % tp:
+        yield Problem(field, tp, f"it must divide the {heads} query heads: {one_of(allowed)}")
+    elif kv_heads % tp and tp % kv_heads:
+        rule = f"it must divide the {kv_heads} key-value heads or be a multiple of them"
+        yield Problem(field, tp, f"{rule}: {one_of(allowed)}")
+
+
+def check_pp(field: str, pp: int, decoder: Decoder) -> Iterator[Problem]:
+    """Every pipeline rank has a layer."""
+    if pp > decoder.num_layers:
+        yield Problem(field, pp, f"it must be at most the {decoder.num_layers} layers")
 
 
 def _check_batch(job: Job, field: str, stage: str, choice: StageChoice) -> Iterator[Problem]:
@@ -130,25 +146,26 @@ def _batch_in_words(job: Job) -> str:
     return f"{job.workload.prompts_per_step} prompts x {job.workload.samples_per_prompt} samples"
 
 
-def _check_devices(job: Job, field: str, choice: StageChoice) -> Iterator[Problem]:
-    cluster, devices, needed = job.cluster, choice.devices, choice.num_devices
-    there = f"the cluster has {cluster.num_devices} ({cluster.nodes} nodes x {cluster.devices_per_node})"
-    degrees = f"tp {choice.tp} x pp {choice.pp} x dp {choice.dp}"
-    if needed > cluster.num_devices:
-        yield Problem(f"{field}.devices", needed, f"{degrees} takes {needed} devices, and {there}; lower tp, pp or dp")
-        return
-    beyond = tuple(device for device in devices if device >= cluster.num_devices)
-    if beyond:
-        yield Problem(
-            f"{field}.devices",
-            format_devices(beyond),
-            f"{there}, numbered {format_devices(tuple(range(cluster.num_devices)))}",
-        )
+def check_devices(
+    field: str, devices: tuple[int, ...], degrees: Mapping[str, int], cluster: Cluster | None
+) -> Iterator[Problem]:
+    """As many different devices as the degrees take, all of them in the cluster, if there is one."""
+    needed = prod(degrees.values())
+    takes = f"{' x '.join(f'{name} {degree}' for name, degree in degrees.items())} takes {needed} devices"
+    if cluster is not None:
+        there = f"the cluster has {cluster.num_devices} ({cluster.nodes} nodes x {cluster.devices_per_node})"
+        if needed > cluster.num_devices:
+            yield Problem(field, needed, f"{takes}, and {there}; lower {one_of(degrees)}")
+            return
+        beyond = tuple(device for device in devices if device >= cluster.num_devices)
+        if beyond:
+            numbered = format_devices(tuple(range(cluster.num_devices)))
+            yield Problem(field, format_devices(beyond), f"{there}, numbered {numbered}")
     if len(set(devices)) != len(devices):
-        yield Problem(f"{field}.devices", format_devices(devices), "a device can be named once only")
+        yield Problem(field, format_devices(devices), "a device can be named once only")
     if len(devices) != needed:
         seen = f"{len(devices)} {'is' if len(devices) == 1 else 'are'} named"
-        yield Problem(f"{field}.devices", format_devices(devices), f"{degrees} takes {needed} devices, {seen}")
+        yield Problem(field, format_devices(devices), f"{takes}, {seen}")
 
 
 def _in_words(choice: StageChoice) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, Strict, ValidationInfo, field_validator
 
 from nereus.spec.declared import Declared, Real, Whole
+from nereus.spec.decoder import Decoder
 
 
 class ModelShape(Declared):
@@ -40,6 +41,20 @@ class ModelShape(Declared):
         if num_heads is not None and num_heads % num_kv_heads:
             raise ValueError(f"it must divide num_heads, which is {num_heads}")
         return num_kv_heads
+
+    @property
+    def decoder(self) -> Decoder:
+        """What its tensors depend on."""
+        return Decoder(
+            hidden_size=self.hidden_size,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            ffn_size=self.ffn_size,
+            vocab_size=self.vocab_size,
+            tied=self.tie_embeddings,
+        )
 
     @property
     def num_parameters(self) -> int:

@@ -1,7 +1,8 @@
-"""A YAML file as plain data. The only I/O of this room; every failure is a JobFileError with the file and the line."""
+"""YAML and JSON files as plain data. The only I/O of this room; every failure is a JobFileError with the file and line."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Hashable
 from pathlib import Path
@@ -34,13 +35,22 @@ _JobLoader.add_implicit_resolver(  # type: ignore[no-untyped-call, unused-ignore
 
 def read_yaml(path: Path) -> object:
     """The data in a YAML file."""
+    return parse_yaml(_text(path, "job file"), str(path))
+
+
+def read_data(path: Path, noun: str) -> object:
+    """The data in a JSON file, by its name, or else in a YAML file; `noun` is what messages call it if it is not there."""
+    text = _text(path, noun)
+    return parse_json(text, str(path)) if path.suffix == ".json" else parse_yaml(text, str(path))
+
+
+def _text(path: Path, noun: str) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise JobFileError("job file", str(path), "there is no such file") from None
+        raise JobFileError(noun, str(path), "there is no such file") from None
     except (OSError, ValueError) as error:
-        raise JobFileError("job file", str(path), f"it must be a readable file of UTF-8 text: {error}") from None
-    return parse_yaml(text, str(path))
+        raise JobFileError(noun, str(path), f"it must be a readable file of UTF-8 text: {error}") from None
 
 
 def parse_yaml(text: str, name: str) -> object:
@@ -55,3 +65,25 @@ def parse_yaml(text: str, name: str) -> object:
         raise JobFileError(f"{name}, line {line + 1}", seen, f"it must be YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise JobFileError(name, "its text", f"it must be YAML: {error}") from None
+
+
+def parse_json(text: str, name: str) -> object:
+    """The data in a JSON text; `name` is what messages call it."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        lines = text.splitlines() or [""]
+        seen = lines[min(error.lineno, len(lines)) - 1].strip()
+        raise JobFileError(f"{name}, line {error.lineno}", seen, f"it must be JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise JobFileError(name, "its text", f"it must be JSON: {error}") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs, unless it has a key twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key} is given twice in one object")
+        found[key] = value
+    return found

@@ -20,6 +20,8 @@ from nereus.control.effects import (
 )
 from nereus.control.events import (
     Committed,
+    DeviceFailed,
+    DeviceReady,
     DigestsTaken,
     EndpointDied,
     Event,
@@ -524,6 +526,35 @@ def test_boundary_is_held_while_units_are_gone() -> None:
     core.plans = False
     core.post(EndpointDied(endpoint="d3.0", during="nothing"))
     assert ReleaseBoundary not in [type(effect) for effect in core.boundary()]
+
+
+def test_device_that_fails_to_start_is_retired_and_the_pool_may_grow_without_it() -> None:
+    core = steady()
+    core.post(PoolChanged(step=2, arriving=(4, 5), leaving={}))
+    core.pending.clear()
+    (retired,) = core.post(DeviceFailed(device=5, endpoint="d5.0", reason="it died"))
+    assert retired == RetireEndpoints(endpoints=("d5.0",))
+    core.post(DeviceReady(device=4, endpoint="d4.0", peak_flops=1e10))
+    core.boundary()
+    assert isinstance(core.state.phase, Planning)
+    assert core.state.phase.usable == (0, 1, 2, 3, 4)
+
+
+def test_device_that_a_script_waits_for_and_that_fails_to_start_stops_the_job() -> None:
+    script = {"step": 2, "join": "6", "stages": {ACTOR_TRAINING: choice(1, 2, 2, "0-3")}}
+    core = Core(scripted_config(script)).start(range(6))
+    core.boundary()
+    core.boundary()
+    assert isinstance(core.state.phase, Joining)
+    core.post(DeviceFailed(device=6, endpoint="d6.0", reason="no such accelerator"))
+    assert core.stop == "device 6, which the job file lets join, did not start: no such accelerator"
+
+
+def test_device_of_the_start_that_fails_stops_the_job() -> None:
+    core = Core(adaptive_config())
+    core.post(JobStarted(devices=(0, 1, 2, 3)))
+    core.post(DeviceFailed(device=2, endpoint="d2.0", reason="it died"))
+    assert core.stop == "device 2 did not start: it died"
 
 
 def test_device_of_the_new_plan_that_dies_while_the_boundary_is_held_is_planned_around() -> None:

@@ -1,0 +1,313 @@
+"""What a transition between two plans would do, before anything runs: its DAG, bytes, memory, communicators and time.
+
+    two plans + states -> ranks -> transition DAG -> streams where it must -> Summary -> as_dict(), for people and programs
+
+Pure, and it needs no job: device d is endpoint d<d>.0, as in a job that has just started.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from nereus.emu.plan import DeviceId, StagePlan
+from nereus.emu.unit import Emu, phi
+from nereus.errors import LayoutError
+from nereus.layout.box import Box
+from nereus.layout.catalog import Catalog, EndpointId, StateSpec
+from nereus.transition.arrange import arrange
+from nereus.transition.dag import transition_dag
+from nereus.transition.estimate import LinkRates, transition_seconds
+from nereus.transition.feasibility import check_memory, fitted
+from nereus.transition.ops import BUCKET_BYTES, AllGather, GroupKey, Op, Transition
+from nereus.transition.residency import most_resident
+
+EPOCH = 1
+"""The plan that a transition leads to has one epoch more than the one it starts from."""
+
+
+class Link(StrEnum):
+    """Between what bytes go."""
+
+    LOCAL = "local"
+    """On one device: a copy into the new unit."""
+    NODE = "node"
+    """Between two devices of a node."""
+    NETWORK = "network"
+    """Between nodes."""
+
+
+class Feasible(StrEnum):
+    """Whether a transition can be carried out."""
+
+    FEASIBLE = "feasible"
+    INFEASIBLE_MEMORY = "infeasible_memory"
+    """Even as a stream it does not fit in memory."""
+    INFEASIBLE_ORDER = "infeasible_order"
+    """No order of primitives leads there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """All that the answer depends on."""
+
+    before: Mapping[str, StagePlan]
+    after: Mapping[str, StagePlan]
+    """The same model-stages."""
+    states: Mapping[str, StateSpec]
+    devices_per_node: int
+    usable_bytes: float = float("inf")
+    """Of a device, for state and for the buffers that move it."""
+    bucket_bytes: int = BUCKET_BYTES
+    keep_order: bool = False
+    """Whether the devices of `after` are in rank order already; otherwise ranks are chosen among them."""
+    rates: LinkRates = field(default_factory=LinkRates)
+
+    def node_of(self, device: DeviceId) -> int:
+        """Devices are numbered in node order."""
+        return device // self.devices_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The answer."""
+
+    question: Question
+    after: Mapping[str, StagePlan]
+    """With the devices in rank order."""
+    transition: Transition
+    moved: Mapping[tuple[DeviceId, DeviceId], int]
+    """Bytes from one device to another, and within one."""
+    lower_bound: int
+    """Bytes that target devices need and do not hold: no transition to these ranks sends less."""
+    peak_bytes: Mapping[DeviceId, int]
+    """State and buffers, at the worst moment."""
+    feasible: Feasible
+    reason: str
+    """One sentence."""
+    seconds: float
+
+    def link(self, source: DeviceId, target: DeviceId) -> Link:
+        """What lies between two devices."""
+        if source == target:
+            return Link.LOCAL
+        node_of = self.question.node_of
+        return Link.NODE if node_of(source) == node_of(target) else Link.NETWORK
+
+    @property
+    def bytes_by_link(self) -> dict[Link, int]:
+        found = dict.fromkeys(Link, 0)
+        for pair, num_bytes in self.moved.items():
+            found[self.link(*pair)] += num_bytes
+        return found
+
+    @property
+    def communicators(self) -> tuple[tuple[DeviceId, ...], ...]:
+        """The members of each communicator that the transition makes."""
+        groups = {key for op in self.transition.ops for key in op.groups}
+        return tuple(sorted(tuple(sorted(map(device_of, key.members))) for key in groups))
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values, stable: what `nereus transition --json` prints."""
+        before = self.question.before
+        return {
+            "stages": {
+                stage: {
+                    "before": stage_dict(before[stage]),
+                    "after": stage_dict(plan),
+                    "changes": changes(before[stage], plan),
+                }
+                for stage, plan in self.after.items()
+            },
+            "ops": [op_dict(op) for op in self.transition.ops],
+            "moves": [
+                {"from": source, "to": target, "bytes": num_bytes, "link": str(self.link(source, target))}
+                for (source, target), num_bytes in sorted(self.moved.items())
+            ],
+            "bytes": {**{str(link): size for link, size in self.bytes_by_link.items()}, "lower_bound": self.lower_bound},
+            "peak_bytes": {str(device): peak for device, peak in sorted(self.peak_bytes.items())},
+            "feasible": {"code": str(self.feasible), "reason": self.reason},
+            "l_tran_s": self.seconds,
+            "communicators": [list(members) for members in self.communicators],
+        }
+
+
+def summarize_transition(question: Question) -> Summary:
+    """Plan the transition as a job would, and sum it up."""
+    plans = (*question.before.values(), *question.after.values())
+    endpoint_of = {device: f"d{device}.0" for device in sorted({device for plan in plans for device in plan.devices})}
+    current = {stage: phi(plan, endpoint_of, EPOCH - 1) for stage, plan in question.before.items()}
+    after = {stage: _ranked(question, current[stage], plan, endpoint_of) for stage, plan in question.after.items()}
+    changed = {stage: plan for stage, plan in after.items() if changes(question.before[stage], plan)}
+    transition, feasible, reason = _planned(question, current, changed, endpoint_of)
+    standing = [emu for emus in current.values() for emu in emus]
+    return Summary(
+        question=question,
+        after=after,
+        transition=transition,
+        moved=_moved(transition),
+        lower_bound=sum(
+            _missing_bytes(current[stage], transition.result, question.states[stage], stage) for stage in changed
+        ),
+        peak_bytes=_peaks(transition, standing, question.states),
+        feasible=feasible,
+        reason=reason,
+        seconds=transition_seconds(transition, new_groups(transition), question.rates) if transition.ops else 0.0,
+    )
+
+
+def _planned(
+    question: Question,
+    current: Mapping[str, tuple[Emu, ...]],
+    changed: Mapping[str, StagePlan],
+    endpoint_of: Mapping[DeviceId, EndpointId],
+) -> tuple[Transition, Feasible, str]:
+    """The transition of the changed model-stages, and whether it can be carried out."""
+    states, usable = question.states, question.usable_bytes
+    standing = [emu for emus in current.values() for emu in emus]
+    nodes = {endpoint: question.node_of(device) for device, endpoint in endpoint_of.items()}
+    moved = {stage: current[stage] for stage in changed}
+    try:
+        transition = transition_dag(moved, changed, states, endpoint_of, EPOCH, nodes, bucket_bytes=question.bucket_bytes)
+    except LayoutError as error:
+        return Transition((), tuple(standing)), Feasible.INFEASIBLE_ORDER, str(error)
+    if usable == float("inf"):
+        return transition, Feasible.FEASIBLE, "no memory of a device is given, so none is too small"
+    staying = [emu for emu in standing if emu.stage not in changed]
+    for which, emus in (("starts from", standing), ("leads to", [*staying, *transition.result])):
+        peaks = _peaks(Transition((), ()), emus, states)
+        device = max(peaks, key=lambda device: peaks[device])
+        if peaks[device] > usable:
+            return (
+                transition,
+                Feasible.INFEASIBLE_MEMORY,
+                _too_small(f"the plan that it {which}", device, peaks[device], usable),
+            )
+    transition, memory = fitted(transition, standing, states, usable)
+    if memory.violation is not None:
+        found = memory.violation
+        reason = _too_small(found.op, device_of(found.endpoint), found.needed_bytes, usable)
+        return transition, Feasible.INFEASIBLE_MEMORY, reason
+    return transition, Feasible.FEASIBLE, f"{max(memory.peak_bytes.values())} bytes are needed, {int(usable)} are usable"
+
+
+def _too_small(what: str, device: DeviceId, needed: int, usable: float) -> str:
+    return f"{what} needs {needed} bytes on device {device}, {int(usable)} are usable"
+
+
+def _peaks(transition: Transition, standing: list[Emu], states: Mapping[str, StateSpec]) -> dict[DeviceId, int]:
+    """What each device holds at the worst moment, however much it has."""
+    check = check_memory(transition, standing, states, float("inf"))
+    return {device_of(endpoint): peak for endpoint, peak in check.peak_bytes.items()}
+
+
+def device_of(endpoint: EndpointId) -> DeviceId:
+    """The device of d<device>.<incarnation>."""
+    return int(endpoint[1:].partition(".")[0])
+
+
+def changes(before: StagePlan, after: StagePlan) -> bool:
+    """Whether state moves. The order of replicas counts only where each has a part of the optimizer state."""
+    if (before.layout, before.zero1) != (after.layout, after.zero1):
+        return True
+    if before.zero1:
+        return before.groups != after.groups
+    return set(before.groups) != set(after.groups)
+
+
+def new_groups(transition: Transition) -> dict[EndpointId, tuple[GroupKey, ...]]:
+    """The communicators that each endpoint makes for the transition, taken as new."""
+    groups: defaultdict[EndpointId, set[GroupKey]] = defaultdict(set)
+    for op in transition.ops:
+        for key in op.groups:
+            for endpoint in key.members:
+                groups[endpoint].add(key)
+    return {endpoint: tuple(sorted(keys)) for endpoint, keys in groups.items()}
+
+
+def _ranked(
+    question: Question, current: tuple[Emu, ...], plan: StagePlan, endpoint_of: Mapping[DeviceId, EndpointId]
+) -> StagePlan:
+    """The plan with its devices in the order in which most state stays where it is."""
+    if question.keep_order or not changes(question.before[plan.stage], plan):
+        return plan
+    owner = {endpoint: device for device, endpoint in endpoint_of.items()}
+    nodes = {device: question.node_of(device) for device in endpoint_of}
+    arranged = arrange(current, plan.stage, plan.layout, plan.dp, plan.devices, owner, nodes, plan.micro_batch)
+    arranged = replace(arranged, zero1=plan.zero1)
+    return most_resident(arranged, current, question.states[plan.stage], owner, nodes)
+
+
+def _moved(transition: Transition) -> Counter[tuple[DeviceId, DeviceId]]:
+    moved: Counter[tuple[EndpointId, EndpointId]] = Counter()
+    for op in transition.ops:
+        for source, target, num_bytes in _transfers(op):
+            moved[source, target] += num_bytes
+    return Counter({(device_of(a), device_of(b)): num_bytes for (a, b), num_bytes in moved.items()})
+
+
+def _transfers(op: Op) -> Iterator[tuple[EndpointId, EndpointId, int]]:
+    """From where to where an operation moves how much."""
+    for move in op.copies:
+        yield move.source.endpoint, move.target.endpoint, move.num_bytes
+    for exchange in op.exchanges:
+        if isinstance(exchange, AllGather):
+            for source, parts in zip(exchange.group.members, exchange.parts, strict=True):
+                size = sum(part.num_bytes for part in parts)
+                yield from ((source, target, size) for target in exchange.group.members if size and target != source)
+        else:
+            for move in exchange.moves:
+                yield move.source.endpoint, move.target.endpoint, move.num_bytes
+
+
+def _missing_bytes(before: tuple[Emu, ...], result: tuple[Emu, ...], state: StateSpec, stage: str) -> int:
+    """Bytes of a model-stage's new units that their endpoints do not hold, in whichever unit."""
+    sources, targets = Catalog.of(state, before), Catalog.of(state, [emu for emu in result if emu.stage == stage])
+    family_of = {tensor.ref: index for index, family in enumerate(sources.families) for tensor in family.tensors}
+    held: list[defaultdict[EndpointId, list[Box]]] = []
+    for family in sources.families:
+        held.append(defaultdict(list))
+        for site, box in family.holders:
+            held[-1][site.endpoint].append(box)
+    missing = 0
+    for tensors, wanted in targets.families:
+        for index, count in Counter(family_of[tensor.ref] for tensor in tensors).items():
+            for site, box in wanted:
+                common = (box.intersect(have) for have in held[index].get(site.endpoint, ()))
+                kept = sum(part.volume for part in common if part is not None)
+                missing += (box.volume - kept) * tensors[0].item_bytes * count
+    return missing
+
+
+def stage_dict(plan: StagePlan) -> dict[str, Any]:
+    """A stage plan as a plan file has it."""
+    return {
+        "tp": plan.layout.tp,
+        "pp": plan.layout.pp,
+        "dp": plan.dp,
+        "fsdp": plan.layout.fsdp,
+        "zero1": plan.zero1,
+        "devices": list(plan.devices),
+        "micro_batch": plan.micro_batch,
+    }
+
+
+def op_dict(op: Op) -> dict[str, Any]:
+    """An operation as plain values; `bytes` cross between devices."""
+    freed: dict[str, list[DeviceId]] = {}
+    for site in op.frees:
+        freed.setdefault(str(site.unit), []).append(device_of(site.endpoint))
+    return {
+        "id": op.id,
+        "primitives": list(op.primitives),
+        "after": list(op.after),
+        "stage": op.stage,
+        "makes": {str(emu.unit): [device_of(endpoint) for endpoint in emu.endpoints] for emu in op.makes},
+        "frees": freed,
+        "bytes": op.num_bytes,
+        "mode": "streamed" if op.stream else "at_once",
+        "buckets": len(op.stream.buckets) if op.stream else 1,
+    }
