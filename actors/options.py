@@ -10,8 +10,9 @@ from actors.lanes import LANES
 DEVICE_RESOURCE = "nereus_device"
 """The Ray resource of an emulated CPU device. Accelerators are Ray's own `GPU`."""
 
-ONE_THREAD = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}}
-"""A worker computes on one thread: pacing reads the CPU time of that thread."""
+WORKER_ENVIRONMENT = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "1"}}
+"""A worker computes on one thread: pacing reads the CPU time of that thread. Its tensors lie in huge pages: into fresh
+ones state arrives nearly as fast as into used ones, into fresh small pages at half the speed (measured)."""
 
 
 def worker_options(node_id: str, takes: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def worker_options(node_id: str, takes: Mapping[str, Any]) -> dict[str, Any]:
         **takes,
         "concurrency_groups": LANES,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
-        "runtime_env": ONE_THREAD,
+        "runtime_env": WORKER_ENVIRONMENT,
         "max_restarts": 0,
     }
 

@@ -39,7 +39,8 @@ def main(
     plans = {name: plan_ms(name, repeats, limit_s) for name in CASES}
     with Cluster() as cluster:
         bouts = match.run(cluster, QUICK if quick else all_pairs(), repeats, lambda bout: _announce(console, bout))
-        found = report.summary(bouts, plans, cluster.absent)
+        late = {name: f"not planned within {limit_s:.0f} s" for name, taken in plans.items() if taken is None}
+        found = report.summary(bouts, plans, {**cluster.absent, **late})
     if as_json:
         typer.echo(json.dumps(found))
     else:

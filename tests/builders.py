@@ -83,11 +83,15 @@ def devices_of(emu: Emu) -> tuple[int, ...]:
     return tuple(DEVICE_OF[endpoint] for endpoint in emu.endpoints)
 
 
-def shape_texts(max_devices: int, num_layers: int = 6) -> list[str]:
-    """Every "tp pp dp" over at most this many devices and with at most one pipeline rank per layer."""
+def shape_texts(max_devices: int, num_layers: int = 6, form: str = "plain") -> list[str]:
+    """Every "tp pp dp" over at most this many devices and with at most one pipeline rank per layer.
+
+    In form "zero1" the replicas share the optimizer state; in form "fsdp" there is one, which shares all of its state.
+    """
     upto = range(1, max_devices + 1)
+    axis, suffix = {"plain": ("dp", ""), "zero1": ("dp", " zero1"), "fsdp": ("fsdp", "")}[form]
     return [
-        f"tp{tp} pp{pp} dp{dp}"
+        f"tp{tp} pp{pp} {axis}{dp}{suffix}"
         for tp in upto
         for pp in upto
         for dp in upto
@@ -170,8 +174,8 @@ def element_mask(
 ) -> Mask:
     """Which elements of a tensor a rank holds, as a mask of the whole tensor.
 
-    `parts` are (rank, degree) one after the other: of the fsdp axis, and of the replicas that share the optimizer state. Each
-    shares out the rows that are left, run by run, by whole division.
+    `parts` are (rank, degree) one after the other: of the fsdp axis, and of the replicas that share the optimizer state.
+    Each shares out the rows that are left, run by run, by whole division.
     """
     mask = np.zeros(tensor.shape, dtype=bool)
     owners = {
@@ -220,12 +224,19 @@ def _rows(segments: Sequence[Segment], tp: int, tp_rank: int) -> list[int]:
 
 def rank_masks(state: StateSpec, emu: Emu) -> Iterator[tuple[EndpointId, CanonicalTensor, Mask]]:
     """What each endpoint of a unit holds of each tensor; ranks are numbered with tp fastest."""
-    tp, pp, fsdp = emu.layout.tp, emu.layout.pp, emu.layout.fsdp
-    for rank, endpoint in enumerate(emu.endpoints):
-        tp_rank, fsdp_rank, pp_rank = rank % tp, rank // tp % fsdp, rank // tp // fsdp
-        parts = (fsdp_rank, fsdp, *emu.optimizer)
-        for tensor in state.tensors:
-            yield endpoint, tensor, element_mask(tensor, tp, pp, tp_rank, pp_rank, state.num_layers, parts)
+    masks = iter(_masks(state, emu.layout, emu.optimizer))
+    return ((endpoint, tensor, next(masks)) for endpoint in emu.endpoints for tensor in state.tensors)
+
+
+@lru_cache(maxsize=2000)
+def _masks(state: StateSpec, layout: Layout, optimizer: OptimizerShard) -> list[Mask]:
+    """The masks of all tensors on each rank."""
+    masks = []
+    for rank in range(layout.size):
+        tp_rank, fsdp_rank, pp_rank = rank % layout.tp, rank // layout.tp % layout.fsdp, rank // layout.tp // layout.fsdp
+        at = (layout.tp, layout.pp, tp_rank, pp_rank, state.num_layers, (fsdp_rank, layout.fsdp, *optimizer))
+        masks += [element_mask(tensor, *at) for tensor in state.tensors]
+    return masks
 
 
 def global_values(state: StateSpec) -> dict[TensorRef, Values]:

@@ -8,15 +8,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import tempfile
+import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +35,9 @@ ANSWER_S = 600.0
 
 START_S = timedelta(seconds=120)
 """Bound of the start: every process imports torch and what peers are installed."""
+
+END_S = 2.0
+"""How long idle ranks may take to end by themselves; busy ones, after a failure or an interrupt, are killed then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +61,25 @@ class Cluster:
         self._processes: list[BaseProcess] = []
 
     def __enter__(self) -> Cluster:
-        try:
+        with ExitStack() as stack:
+            where = MEMORY if MEMORY.is_dir() else None
+            folder = TemporaryDirectory(prefix="nereus-bench-", dir=where, ignore_cleanup_errors=True)
+            self._folder = Path(stack.enter_context(folder))
+            stack.callback(self._end)
             self._start()
-        except BaseException:
-            self._stop()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop()
+        self._stack.close()
 
     def move(self, name: str, jobs: Mapping[int, Job]) -> Moved:
         """Let a contestant move the state of one pair once. Raises RuntimeError with what a rank ended in."""
+        folder = mkdtemp(dir=self._folder)
         for rank, job in jobs.items():
-            folder = self._folder / "state"
-            folder.mkdir(exist_ok=True)
-            self._pipes[rank].send((name, replace(job, folder=str(folder))))
-        try:
-            outcomes: list[Outcome] = self._answers()
-        finally:
-            shutil.rmtree(self._folder / "state", ignore_errors=True)
+            self._pipes[rank].send((name, replace(job, folder=folder)))
+        outcomes: list[Outcome] = self._answers()
+        shutil.rmtree(folder)
         return Moved(
             seconds=max(outcome.seconds for outcome in outcomes),
             digest_s=max(outcome.digest_s for outcome in outcomes),
@@ -86,12 +89,11 @@ class Cluster:
 
     def _start(self) -> None:
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=START_S)
-        self._folder = Path(tempfile.mkdtemp(prefix="nereus-bench-", dir=MEMORY if MEMORY.is_dir() else None))
         context = get_context("forkserver")
         context.set_forkserver_preload(["torch", "benchmarks.moving.rank"])
         for rank in range(NUM_RANKS):
             ours, theirs = context.Pipe()
-            process = context.Process(target=serve, args=(theirs, rank, self._store.port))
+            process = context.Process(target=serve, args=(theirs, rank, self._store.port, str(self._folder)))
             process.start()
             theirs.close()
             self._pipes[rank] = ours
@@ -116,19 +118,19 @@ class Cluster:
                     raise RuntimeError(answers[rank])
         return [answers[rank] for rank in sorted(answers)]
 
-    def _stop(self) -> None:
+    def _end(self) -> None:
         for pipe in self._pipes.values():
             with suppress(OSError):
                 pipe.send(None)
+        deadline = time.monotonic() + END_S
         for process in self._processes:
-            process.join(2)
+            process.join(max(0.0, deadline - time.monotonic()))
             # The rank and whatever it started itself; a peer forks writers and a manager.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid or 0, signal.SIGKILL)
+            if process.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             process.join()
             process.close()
         for pipe in self._pipes.values():
             pipe.close()
-        if hasattr(self, "_folder"):
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._pipes, self._processes = {}, []

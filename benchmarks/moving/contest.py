@@ -26,8 +26,8 @@ class Job:
     state: State
     folder: str
     """An empty folder in memory, for those that go through files; whoever runs the job removes it."""
-    works: tuple[Work, ...]
-    """Nereus' own plan, by rank."""
+    work: Work
+    """Nereus' own plan for this rank."""
     links: Mapping[tuple[int, int], int]
     """Bytes that Nereus moves, by (source rank, target rank)."""
 

@@ -133,7 +133,7 @@ class Live:
 
     def prepare(self, job: Job) -> None:
         """Fill the old unit; no communicator is left from before."""
-        self._work = job.works[job.rank]
+        self._work = job.work
         old = self._work.old
         if old is not None:
             shards = self._work.state.shards(old.layout, old.rank_of(self._work.endpoint))

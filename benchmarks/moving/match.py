@@ -14,15 +14,14 @@ from statistics import median
 from benchmarks.moving.cluster import Cluster, Moved
 from benchmarks.moving.contest import Job
 from benchmarks.moving.live import PlannedPair, measured_state, plan_pair
-from benchmarks.moving.shapes import NUM_RANKS, Pair, Shape
+from benchmarks.moving.shapes import Pair, Shape
 from benchmarks.moving.state import State, missing_bytes
 
-EVERY_REPEAT = ("nereus", "dcp", "raw_gloo")
-ONCE = ("ucp", "megatron")
-"""Contestants that are slower by so much that one repeat places them."""
+CONTESTANTS = ("nereus", "dcp", "ucp", "megatron", "raw_gloo")
+"""In the order of their turns: Nereus, PyTorch DCP, DeepSpeed universal checkpointing, Megatron-Core, raw Gloo."""
 
-WARM_UP: Pair = (Shape(1, 1, 2), Shape(2, 1, 2))
-"""Moved once by everybody before anything is measured: imports, connections, pages of /dev/shm."""
+WARM_UP: Pair = (Shape(4, 1, 1), Shape(1, 1, 4))
+"""Moved once by everybody before anything is measured: imports, connections, the heap of every rank, pages of /dev/shm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,12 @@ def _bout(cluster: Cluster, state: State, pair: Pair, repeats: int, epoch: int) 
     source, target = pair
     gc.collect()
     planned = plan_pair(source, target, epoch)
-    jobs = {rank: Job(rank, source, target, state, "", planned.works, planned.links) for rank in range(NUM_RANKS)}
+    jobs = {rank: Job(rank, source, target, state, "", work, planned.links) for rank, work in enumerate(planned.works)}
     moves: dict[str, list[Moved]] = defaultdict(list)
-    for repeat in range(repeats):
-        for name in (*EVERY_REPEAT, *(ONCE if repeat == 0 else ())):
-            if name not in cluster.absent and not (name == "raw_gloo" and not planned.links):
-                moves[name].append(cluster.move(name, jobs))
+    chosen = [name for name in CONTESTANTS if name not in cluster.absent and (planned.links or name != "raw_gloo")]
+    for _ in range(repeats):
+        for name in chosen:
+            moves[name].append(cluster.move(name, jobs))
     _check_peers(pair, moves)
     ours = moves["nereus"]
     return Bout(

@@ -63,7 +63,8 @@ class MegatronDistCheckpoint:
         if rank == 0:
             os.makedirs(folder, exist_ok=True)
         dist.barrier()
-        with _cuda_calls_answered():
+        with _cuda_calls_answered(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
             self._checkpointing.save(self._sharded(self._old, self._job.source), folder)
             self._tensors = self._checkpointing.load(self._sharded(self._new, self._job.target), folder)
 

@@ -8,6 +8,7 @@ A contestant that cannot be made here (a package is absent) is reported with the
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,11 +34,16 @@ COLLECTIVE_S = timedelta(seconds=300)
 Request = tuple[str, Job]
 
 
-def serve(pipe: Connection, rank: int, port: int) -> None:
-    """Answer requests until the pipe closes or None comes, in a session of its own, which an interrupt does not reach."""
+def serve(pipe: Connection, rank: int, port: int, folder: str) -> None:
+    """Answer requests until the pipe closes or None comes.
+
+    It is a session of its own, so that an interrupt reaches the parent only, which then ends all that was started here.
+    Temporary files go to `folder`, which the parent removes.
+    """
     os.setsid()
+    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(NUM_RANKS), "TMPDIR": folder})
+    tempfile.tempdir = None
     torch.set_num_threads(1)
-    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(NUM_RANKS)})
     store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=COLLECTIVE_S)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS, timeout=COLLECTIVE_S)
     contestants, absent = _contestants(rank, store)

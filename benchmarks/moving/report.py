@@ -12,16 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.moving.match import Bout
+from benchmarks.moving.match import CONTESTANTS, Bout
 
 LARGE_BYTES = 32_000_000
 """Pairs that move more than this are compared with raw bandwidth; with less, the time is set-up, not transport."""
 
-CONTESTANTS = ("nereus", "dcp", "ucp", "megatron", "raw_gloo")
 
-
-def summary(bouts: list[Bout], plans: Mapping[str, float | None], absent: Mapping[str, str]) -> dict[str, Any]:
-    """All figures, ready for JSON. What was not measured is None."""
+def summary(bouts: list[Bout], plans: Mapping[str, float | None], reasons: Mapping[str, str]) -> dict[str, Any]:
+    """All figures, ready for JSON. What was not measured is None, and `reasons` says why."""
     return {
         "pairs": len(bouts),
         "bit_mismatches": sum(len(bout.wrong) for bout in bouts),
@@ -39,7 +37,7 @@ def summary(bouts: list[Bout], plans: Mapping[str, float | None], absent: Mappin
             "something_crosses": _spread(_speedup(bout) for bout in bouts if bout.bytes_moved),
         },
         "fraction_of_raw_bandwidth": _spread(_fraction(bout) for bout in bouts if bout.bytes_moved > LARGE_BYTES),
-        "absent": dict(absent),
+        "reasons": dict(reasons),
         "by_pair": [_by_pair(bout) for bout in bouts],
     }
 
@@ -78,9 +76,9 @@ def _sentences(found: Mapping[str, Any]) -> Iterable[str]:
         yield f"  where {name.replace('_', ' ')}: {_both(speedup[name])} over {speedup[name]['pairs']} pairs."
     yield f"Of raw bandwidth where more than {LARGE_BYTES / 1e6:.0f} MB cross: {_both(raw)} over {raw['pairs']} pairs."
     for case, taken in found["plan_ms"].items():
-        yield f"Planning {case}: {f'{taken:.1f} ms' if taken is not None else 'not done within the limit'}."
-    for name, why in found["absent"].items():
-        yield f"{name} was not measured: {why}."
+        yield f"Planning {case}: {_number(taken)} ms."
+    for name, why in found["reasons"].items():
+        yield f"{name}: {why}."
 
 
 def _by_pair(bout: Bout) -> dict[str, Any]:

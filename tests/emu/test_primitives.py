@@ -1,72 +1,91 @@
-"""The four primitives: what they make, where they are undefined, and that no sequence of them loses the last copy."""
+"""The four primitives: what they make, and where they are undefined."""
 
 from __future__ import annotations
 
-from itertools import product
+from math import prod
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nereus.emu.primitives import Destroy, EmuCollection, Extend, Merge, Primitive, Split, apply
 from nereus.emu.unit import Emu
 from nereus.errors import PreconditionError
 from nereus.layout.layout import Layout
-from tests.builders import ENDPOINT_OF, UnitNames, endpoints_of, make_emu, make_emus, make_layout
+from tests.builders import NUM_DEVICES, UnitNames, endpoints_of, make_emu, make_emus, make_layout
 
-degree = st.integers(1, 3)
-factors = st.tuples(degree, degree, degree, degree).filter(lambda f: f[2] * f[3] > 1)
-"""tp and pp of the smaller layout, and by how much each is multiplied."""
+degree, small = st.integers(1, 3), st.integers(1, 2)
+Factors = tuple[tuple[int, int, int], tuple[int, int, int]]
+factors = st.tuples(st.tuples(degree, degree, small), st.tuples(degree, degree, small)).filter(
+    lambda f: prod(f[1]) > 1 and prod(f[0]) * prod(f[1]) <= NUM_DEVICES
+)
+"""tp, pp and fsdp of the smaller layout, and by how much each is multiplied."""
 
 
-def whole_and_sub(case: tuple[int, int, int, int]) -> tuple[Emu, Layout]:
-    tp, pp, by_tp, by_pp = case
-    return make_emu(f"tp{tp * by_tp} pp{pp * by_pp}"), Layout(tp, pp)
+def whole_and_sub(case: Factors) -> tuple[Emu, Layout]:
+    tp, pp, fsdp = (degree * factor for degree, factor in zip(*case, strict=True))
+    return make_emu(f"tp{tp} pp{pp} fsdp{fsdp}"), Layout(*case[0])
 
 
 # --- what they make ----------------------------------------------------------------------------------------------------
 
 
 @given(factors)
-def test_split_makes_as_many_units_as_the_factor(case: tuple[int, int, int, int]) -> None:
+def test_split_makes_as_many_units_as_the_factor(case: Factors) -> None:
     source, sub = whole_and_sub(case)
     parts = Split.of(source, sub, UnitNames()).parts
-    assert (len(parts), {part.layout for part in parts}) == (case[2] * case[3], {sub})
+    assert (len(parts), {part.layout for part in parts}) == (prod(case[1]), {sub})
 
 
 @given(factors)
-def test_split_parts_share_the_endpoints_of_the_whole(case: tuple[int, int, int, int]) -> None:
+def test_split_parts_share_the_endpoints_of_the_whole(case: Factors) -> None:
     source, sub = whole_and_sub(case)
     parts = Split.of(source, sub, UnitNames()).parts
     assert sorted(e for part in parts for e in part.endpoints) == sorted(source.endpoints)
 
 
 @given(factors)
-def test_merge_is_the_inverse_of_split(case: tuple[int, int, int, int]) -> None:
+def test_merge_is_the_inverse_of_split(case: Factors) -> None:
     source, sub = whole_and_sub(case)
     parts = Split.of(source, sub, UnitNames()).parts
     assert Merge.of(parts, source.layout, UnitNames()).result.endpoints == source.endpoints
 
 
 @given(factors)
-def test_split_is_the_inverse_of_merge(case: tuple[int, int, int, int]) -> None:
-    tp, pp, by_tp, by_pp = case
-    parts = make_emus(f"tp{tp} pp{pp} dp{by_tp * by_pp}")
-    merged = Merge.of(parts, Layout(tp * by_tp, pp * by_pp), UnitNames()).result
-    split = Split.of(merged, Layout(tp, pp), UnitNames())
+def test_split_is_the_inverse_of_merge(case: Factors) -> None:
+    source, sub = whole_and_sub(case)
+    parts = make_emus(f"tp{sub.tp} pp{sub.pp} fsdp{sub.fsdp} dp{prod(case[1])}")
+    merged = Merge.of(parts, source.layout, UnitNames()).result
+    split = Split.of(merged, sub, UnitNames())
     assert [part.endpoints for part in split.parts] == [part.endpoints for part in parts]
 
 
 @given(factors)
-def test_split_leaves_each_old_shard_inside_the_new_one(case: tuple[int, int, int, int]) -> None:
-    """On a grid of layers by rows: nothing that an endpoint already holds is outside of its new block."""
-    (tp, _, by_tp, by_pp), (source, sub) = case, whole_and_sub(case)
-    old = {e: (rank // (tp * by_tp), rank % (tp * by_tp)) for rank, e in enumerate(source.endpoints)}
+def test_split_leaves_each_old_shard_inside_the_new_one(case: Factors) -> None:
+    """On a grid of layers by shares by rows: nothing that an endpoint already holds is outside of its new block."""
+    (tp, _, fsdp), (by_tp, by_pp, by_fsdp) = case
+    source, sub = whole_and_sub(case)
+    old = {e: np.unravel_index(rank, (1000, fsdp * by_fsdp, tp * by_tp)) for rank, e in enumerate(source.endpoints)}
     for part in Split.of(source, sub, UnitNames()).parts:
         for rank, endpoint in enumerate(part.endpoints):
-            layer, row = old[endpoint]
-            assert (layer // by_pp, row // by_tp) == (rank // tp, rank % tp)
+            layer, share, row = old[endpoint]
+            assert (layer // by_pp, share // by_fsdp, row // by_tp) == np.unravel_index(rank, (1000, fsdp, tp))
+
+
+@pytest.mark.parametrize(
+    ("whole", "sub", "aligned"),
+    [
+        ("tp4 pp2", "tp2", True),
+        ("fsdp4", "fsdp2", True),
+        ("pp2 fsdp2", "fsdp2", True),
+        ("tp2 fsdp2", "tp2", True),
+        ("tp2 fsdp2", "fsdp2", False),
+    ],
+)
+def test_split_gathers_by_position_unless_tp_changes_under_fsdp(whole: str, sub: str, aligned: bool) -> None:
+    """Rows 0-3 of 8 are ranks 0 and 2 of (tp2, fsdp2): a half of each TP rank's half, not a half of the whole."""
+    assert Split.of(make_emu(whole), make_layout(sub), UnitNames()).is_aligned == aligned
 
 
 @pytest.mark.parametrize("whole", ["tp2", "pp2"])
@@ -125,7 +144,7 @@ def test_primitives_name_what_they_read_make_and_end() -> None:
 # --- where they are undefined ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sub", ["tp3", "pp3", "tp8", "tp4 pp2", "tp4 pp4"])
+@pytest.mark.parametrize("sub", ["tp3", "pp3", "tp8", "tp4 pp2", "tp4 pp4", "tp2 fsdp2"])
 def test_split_into_a_layout_that_does_not_divide_is_refused(sub: str) -> None:
     with pytest.raises(PreconditionError, match="Split"):
         Split.of(make_emu("tp4 pp2"), make_layout(sub), UnitNames())
@@ -196,86 +215,3 @@ def primitives_over_absent_units() -> list[Primitive]:
 def test_primitive_over_an_absent_unit_is_refused(primitive: Primitive) -> None:
     with pytest.raises(PreconditionError, match="not in the collection"):
         apply(frozenset({make_emu("tp1", devices=[9])}), primitive)
-
-
-# --- any sequence ------------------------------------------------------------------------------------------------------
-
-POOL = tuple(ENDPOINT_OF[device] for device in range(16))
-DIVISORS = {n: [d for d in range(1, n + 1) if n % d == 0] for n in range(1, 17)}
-
-
-class AnySequence(RuleBasedStateMachine):
-    """Applies primitives as they come, legal or not; a refusal must change nothing."""
-
-    @initialize(tp=degree, pp=degree)
-    def start(self, tp: int, pp: int) -> None:
-        self.names = UnitNames()
-        self.collection: EmuCollection = frozenset({make_emu(f"tp{tp} pp{pp}")})
-
-    def _pick(self, data: st.DataObject) -> Emu:
-        return data.draw(st.sampled_from(sorted(self.collection, key=lambda emu: emu.unit)))
-
-    def _free(self) -> list[str]:
-        return [e for e in POOL if not any(e in emu.endpoints for emu in self.collection)]
-
-    @rule(data=st.data())
-    def split(self, data: st.DataObject) -> None:
-        emu = self._pick(data)
-        options = [Layout(t, p) for t, p in product(DIVISORS[emu.layout.tp], DIVISORS[emu.layout.pp])]
-        sub = data.draw(st.sampled_from(options))
-        if sub != emu.layout:
-            self.collection = apply(self.collection, Split.of(emu, sub, self.names))
-
-    @rule(data=st.data(), by_tp=st.integers(1, 3), by_pp=st.integers(1, 3))
-    def merge(self, data: st.DataObject, by_tp: int, by_pp: int) -> None:
-        first = self._pick(data)
-        alike = sorted((emu for emu in self.collection if emu.layout == first.layout), key=lambda emu: emu.unit)
-        parts = tuple(data.draw(st.permutations(alike))[: by_tp * by_pp])
-        if len(parts) == by_tp * by_pp > 1:
-            whole = Layout(first.layout.tp * by_tp, first.layout.pp * by_pp)
-            self.collection = apply(self.collection, Merge.of(parts, whole, self.names))
-
-    @rule(data=st.data())
-    def extend(self, data: st.DataObject) -> None:
-        emu = self._pick(data)
-        if len(self._free()) >= emu.layout.size:
-            endpoints = tuple(data.draw(st.permutations(self._free()))[: emu.layout.size])
-            self.collection = apply(self.collection, Extend.of(emu, endpoints, self.names))
-
-    @precondition(lambda self: len(self.collection) > 1)
-    @rule(data=st.data())
-    def destroy(self, data: st.DataObject) -> None:
-        self.collection = apply(self.collection, Destroy(self._pick(data)))
-
-    @precondition(lambda self: len(self.collection) == 1)
-    @rule()
-    def destroy_the_last(self) -> None:
-        (emu,) = self.collection
-        with pytest.raises(PreconditionError):
-            apply(self.collection, Destroy(emu))
-
-    @rule(data=st.data())
-    def use_an_ended_unit(self, data: st.DataObject) -> None:
-        emu = self._pick(data)
-        if emu.layout.size > 1:
-            split = Split.of(emu, Layout(), self.names)
-            self.collection = apply(self.collection, split)
-            with pytest.raises(PreconditionError):
-                apply(self.collection, split)
-
-    @invariant()
-    def a_copy_is_left(self) -> None:
-        assert self.collection
-
-    @invariant()
-    def endpoints_are_disjoint(self) -> None:
-        used = [e for emu in self.collection for e in emu.endpoints]
-        assert len(used) == len(set(used))
-
-    @invariant()
-    def names_are_used_once(self) -> None:
-        assert len({emu.unit for emu in self.collection}) == len(self.collection)
-
-
-AnySequence.TestCase.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
-TestAnySequence = AnySequence.TestCase

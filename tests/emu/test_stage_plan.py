@@ -8,11 +8,11 @@ from nereus.emu.plan import Plan, StagePlan, spans
 from nereus.emu.unit import Emu, counter_tensors, phi
 from nereus.errors import LayoutError
 from nereus.layout.catalog import UnitId
-from nereus.layout.layout import Layout
+from nereus.layout.layout import UNSHARDED, Layout, OptimizerShard
 from tests.builders import ENDPOINT_OF, endpoints_of, make_plan, shape_texts
 
 
-@pytest.mark.parametrize("text", shape_texts(8))
+@pytest.mark.parametrize("text", [*shape_texts(8), *shape_texts(8, form="fsdp")])
 def test_phi_makes_dp_units_on_disjoint_endpoints_that_cover_the_plan(text: str) -> None:
     plan = make_plan(text)
     emus = phi(plan, ENDPOINT_OF, birth_epoch=3)
@@ -28,6 +28,27 @@ def test_phi_names_units_by_replica_and_epoch() -> None:
 def test_phi_keeps_the_order_of_devices() -> None:
     (emu,) = phi(make_plan("tp2 pp2", devices=[6, 2, 9, 4]), ENDPOINT_OF, birth_epoch=0)
     assert emu.endpoints == endpoints_of([6, 2, 9, 4])
+
+
+def test_phi_of_a_zero1_plan_gives_each_replica_its_part_of_the_optimizer_state() -> None:
+    emus = phi(make_plan("tp2 dp3 zero1"), ENDPOINT_OF, birth_epoch=0)
+    assert [emu.optimizer for emu in emus] == [OptimizerShard(0, 3), OptimizerShard(1, 3), OptimizerShard(2, 3)]
+
+
+def test_phi_of_a_plain_plan_gives_each_replica_all_of_the_optimizer_state() -> None:
+    assert [emu.optimizer for emu in phi(make_plan("tp2 dp2"), ENDPOINT_OF, birth_epoch=0)] == [UNSHARDED, UNSHARDED]
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("tp2 dp2", "tp2 pp1 dp2 on 0-3"),
+        ("tp2 fsdp2", "tp2 pp1 fsdp2 dp1 on 0-3"),
+        ("dp2 zero1", "tp1 pp1 dp2 zero1 on 0-1"),
+    ],
+)
+def test_plan_reads_as_its_degrees_and_devices(text: str, written: str) -> None:
+    assert str(make_plan(text)) == written
 
 
 @pytest.mark.parametrize("devices", [(0, 1, 2), (0, 1, 2, 3, 4)])

@@ -53,7 +53,10 @@ FACT_S = 0.005
 
 
 class Faults:
-    """What goes wrong, once each: at a verb (`install`, `digest`, `bind`, `seed`, `spawn`) or at a primitive (`Split`)."""
+    """What goes wrong, once each.
+
+    At a verb (`install`, `digest`, `bind`, `seed`, `spawn`), or at an operation with a primitive (`Split`).
+    """
 
     def __init__(self) -> None:
         self._planned: dict[tuple[EndpointId, str], str] = {}
@@ -71,19 +74,22 @@ class Faults:
         return self
 
     def corrupt(self, primitive: str, ref: TensorRef) -> Faults:
-        """One element of the first unit that such a primitive makes is wrong, on one endpoint that holds some of it."""
+        """One element of the first unit that such an operation makes is wrong, on one endpoint that holds some of it."""
         self._corrupted[primitive] = ref
         return self
 
-    def take(self, endpoint: EndpointId, at: str) -> str:
-        """What happens to this endpoint here; nothing happens twice."""
-        kind = self._planned.pop((endpoint, at), "")
-        if kind:
-            self.fired.append((kind, endpoint, at))
-        return kind
+    def take(self, endpoint: EndpointId, *doing: str) -> tuple[str, str]:
+        """What happens to this endpoint at one of these, and at which; nothing happens twice."""
+        for where in dict.fromkeys(doing):
+            kind = self._planned.pop((endpoint, where), "")
+            if kind:
+                self.fired.append((kind, endpoint, where))
+                return kind, where
+        return "", doing[0]
 
-    def take_corruption(self, primitive: str) -> TensorRef | None:
-        return self._corrupted.pop(primitive, None)
+    def take_corruption(self, op: Op) -> TensorRef | None:
+        found = [self._corrupted.pop(primitive) for primitive in op.primitives if primitive in self._corrupted]
+        return found[0] if found else None
 
 
 @dataclass(frozen=True)
@@ -179,12 +185,17 @@ class World:
     def sync(self, release: Release) -> None:
         """Carry out the installed weight sync: every member does its part."""
         trains, generates = self.config.trains, self.config.generates
-        for name in release.sync_members:
-            op = self.endpoints[name].ops.get(release.sync_op)
-            for move in () if op is None else (*op.copies, *_received(op, name)):
-                source = self.shards[trains].shards[move.source.endpoint, move.source.unit][move.tensor.ref]
-                target = self.shards[generates].shards[move.target.endpoint, move.target.unit][move.tensor.ref]
-                target[at(move.box)] = source[at(move.box)]
+        moves = [
+            move
+            for name in release.sync_members
+            if (op := self.endpoints[name].ops.get(release.sync_op)) is not None
+            for move in (*op.copies, *_received(op, name))
+        ]
+        for move in sorted(moves, key=lambda move: move.wave):
+            source = self.shards[generates if move.wave else trains].shards[move.source]
+            target = self.shards[generates].shards[move.target]
+            for tensor in move.tensors:
+                target[tensor.ref][at(move.box)] = source[tensor.ref][at(move.box)]
         for ref in self.values[generates]:
             self.values[generates][ref] = self.values[trains][ref].copy()
 
@@ -227,7 +238,7 @@ class World:
                     whole = self.values[emu.stage][tensor.ref]
                     held[endpoint, emu.unit].setdefault(tensor.ref, np.where(mask, whole, -1))
         for endpoint in _endpoints(units):
-            self._answer(endpoint, "seed", Seeded(endpoint=endpoint))
+            self._answer(endpoint, "seed", fact=Seeded(endpoint=endpoint))
 
     def spawn(self, devices: Iterable[DeviceId]) -> None:
         started = tuple(devices)
@@ -236,7 +247,7 @@ class World:
             endpoint = f"d{device}.{self._births.get(device, 0)}"
             self.endpoints.setdefault(endpoint, _Endpoint())
             flops = PEAK_FLOPS * (1 - 0.01 * device)
-            self._answer(endpoint, "spawn", DeviceReady(device=device, endpoint=endpoint, peak_flops=flops))
+            self._answer(endpoint, "spawn", fact=DeviceReady(device=device, endpoint=endpoint, peak_flops=flops))
 
     def retire(self, endpoints: Iterable[EndpointId]) -> None:
         gone = tuple(endpoints)
@@ -278,7 +289,7 @@ class World:
                 groups_made=len(made),
                 groups_reused=len(program.groups) - len(made),
             )
-            self._answer(program.endpoint, "install", fact)
+            self._answer(program.endpoint, "install", fact=fact)
 
     def run(self, op: Op) -> None:
         self.log.append(Call("run", op))
@@ -290,14 +301,14 @@ class World:
                 continue
             num_bytes = sum(received_bytes(exchange, endpoint) for exchange in op.exchanges)
             fact = OpCompleted(endpoint=endpoint, op=op.id, bytes_received=num_bytes, seconds=0.0)
-            self._answer(endpoint, op.primitive, fact)
+            self._answer(endpoint, *(op.primitives or ("Reshard",)), fact=fact)
 
     def digest(self, tag: str, emus: Iterable[Emu]) -> None:
         units = tuple(emus)
         self.log.append(Call("digest", (tag, units)))
         for endpoint in _endpoints(units):
             taken = tuple((emu.unit, tuple(self._box_digests(emu, endpoint))) for emu in units if endpoint in emu.endpoints)
-            self._answer(endpoint, "digest", DigestsTaken(endpoint=endpoint, tag=tag, digests=taken))
+            self._answer(endpoint, "digest", fact=DigestsTaken(endpoint=endpoint, tag=tag, digests=taken))
 
     def bind(self, epoch: int, emus: tuple[Emu, ...], endpoints: Iterable[EndpointId], keep: frozenset[GroupKey]) -> None:
         named = tuple(endpoints)
@@ -311,21 +322,21 @@ class World:
         for endpoint in named:
             self.endpoints[endpoint].groups &= keep
             fact = Committed(endpoint=endpoint, epoch=epoch, peak_bytes=PEAK_BYTES * ordinal(endpoint))
-            self._answer(endpoint, "bind", fact)
+            self._answer(endpoint, "bind", fact=fact)
 
     def abort(self, members: Iterable[EndpointId]) -> None:
         self.log.append(Call("abort", tuple(members)))
 
-    def _answer(self, endpoint: EndpointId, doing: str, fact: Event) -> None:
+    def _answer(self, endpoint: EndpointId, *doing: str, fact: Event) -> None:
         """Put down the fact, or what the fault script says instead."""
-        fault = self.faults.take(endpoint, doing)
+        fault, where = self.faults.take(endpoint, *doing)
         if endpoint in self.dead:
             return
         if fault == "lose":
             self.dead.add(endpoint)
-            fact = EndpointDied(endpoint=endpoint, during=doing)
+            fact = EndpointDied(endpoint=endpoint, during=where)
         if fault == "fail":
-            name = fact.op if isinstance(fact, OpCompleted) else doing
+            name = fact.op if isinstance(fact, OpCompleted) else where
             fact = OpFailed(endpoint=endpoint, op=name, error="the disk is on fire")
         self._pending.append(fact)
 
@@ -333,14 +344,13 @@ class World:
         del self._running[op.id]
         self._done.add(op.id)
         shards = self.shards[op.stage]
-        if not self.holds_values:
+        if self.holds_values:
+            shards.run(op)
+        else:
             shards.shards.update({(endpoint, emu.unit): {} for emu in op.makes for endpoint in emu.endpoints})
-            for emu in op.ends if op.primitive == "Destroy" else ():
-                for endpoint in emu.endpoints:
-                    del shards.shards[endpoint, emu.unit]
-            return
-        shards.run(op)
-        ref = self.faults.take_corruption(op.primitive)
+        for site in op.frees:
+            assert not shards.shards.pop(site, None), "all of a site is released with the operation that frees it"
+        ref = self.faults.take_corruption(op)
         if ref is None:
             return
         for key, tensors in shards.shards.items():
@@ -365,8 +375,8 @@ def received_bytes(exchange: Exchange, endpoint: EndpointId) -> int:
         return 0
     if isinstance(exchange, AllGather):
         others = [parts for m, parts in zip(exchange.group.members, exchange.parts, strict=True) if m != endpoint]
-        return sum(_volume(part.box) * part.tensor.item_bytes for parts in others for part in parts)
-    return sum(_volume(m.box) * m.tensor.item_bytes for m in exchange.moves if m.target.endpoint == endpoint)
+        return sum(_volume(part.box) * t.item_bytes for parts in others for part in parts for t in part.tensors)
+    return sum(_volume(m.box) * t.item_bytes for m in exchange.moves if m.target.endpoint == endpoint for t in m.tensors)
 
 
 def box_sums(whole: Values, box: Box) -> Sums:

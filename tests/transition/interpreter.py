@@ -7,12 +7,14 @@ a unit that is not there are errors.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 import numpy as np
 
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, Site, StateSpec, UnitId
+from nereus.layout.layout import Layout, OptimizerShard
 from nereus.layout.moves import Move
 from nereus.layout.tensors import TensorRef
 from nereus.transition.ops import AllGather, Exchange, Op
@@ -26,13 +28,23 @@ def at(box: Box) -> tuple[slice, ...]:
 
 
 def cut_afresh(state: StateSpec, emus: Iterable[Emu]) -> dict[Key, dict[TensorRef, Values]]:
-    """What these units hold of the global values; -1 where they hold nothing."""
-    values = global_values(state)
-    shards: dict[Key, dict[TensorRef, Values]] = {}
-    for emu in emus:
-        for endpoint, tensor, mask in rank_masks(state, emu):
-            shards.setdefault((endpoint, emu.unit), {})[tensor.ref] = np.where(mask, values[tensor.ref], -1)
-    return shards
+    """What these units hold of the global values; -1 where they hold nothing. The values cannot be written."""
+    return {
+        (endpoint, emu.unit): dict(shards)
+        for emu in emus
+        for endpoint, shards in zip(emu.endpoints, _cut(state, emu.layout, emu.optimizer), strict=True)
+    }
+
+
+@lru_cache(maxsize=2000)
+def _cut(state: StateSpec, layout: Layout, optimizer: OptimizerShard) -> list[dict[TensorRef, Values]]:
+    """The shards of each rank."""
+    values, ranks = global_values(state), tuple(map(str, range(layout.size)))
+    shards: dict[EndpointId, dict[TensorRef, Values]] = {rank: {} for rank in ranks}
+    for rank, tensor, mask in rank_masks(state, Emu(UnitId("", 0, 0), layout, ranks, optimizer)):
+        shards[rank][tensor.ref] = np.where(mask, values[tensor.ref], -1)
+        shards[rank][tensor.ref].setflags(write=False)
+    return list(shards.values())
 
 
 class Interpreter:

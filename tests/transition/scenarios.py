@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
+
+import numpy as np
 
 from nereus.emu.plan import StagePlan
 from nereus.emu.primitives import Split
 from nereus.emu.unit import Emu
+from nereus.layout.catalog import StateSpec
+from nereus.layout.tensors import TensorRef
 from nereus.transition.arrange import arrange
+from nereus.transition.dag import transition_dag
 from nereus.transition.local import LocalDag
+from nereus.transition.ops import BUCKET_BYTES, Op, Transition
+from nereus.transition.residency import most_resident
+from nereus.transition.streaming import streamed
 from tests.builders import (
     DEVICE_OF,
+    ENDPOINT_OF,
     ONE_NODE,
     STAGE,
     UnitNames,
@@ -20,6 +31,7 @@ from tests.builders import (
     make_layout,
     shape_texts,
 )
+from tests.transition.interpreter import Interpreter, Key, cut_afresh
 
 SHAPES = shape_texts(8)
 
@@ -33,13 +45,56 @@ def current_emus(text: str, seed: int = 0) -> tuple[Emu, ...]:
     return make_emus(text, devices=devices)
 
 
-def target_plan(current: tuple[Emu, ...], text: str) -> StagePlan:
-    """A target on the current devices, and on more or on fewer of them; fewer are those of whole units of T_sub."""
-    layout, dp = make_layout(text), degrees(text)["dp"]
+def target_plan(current: tuple[Emu, ...], text: str, state: StateSpec | None = None) -> StagePlan:
+    """A target on the current devices, and on more or on fewer of them; fewer are those of whole units of T_sub.
+
+    With the state, each device takes the rank of which it holds most, as transitions of a job do.
+    """
+    layout, found = make_layout(text), degrees(text)
     held = [device for unit in sub_units(current, text) for device in devices_of(unit)]
     free = [device for device in range(16) if device not in held]
-    devices = [*held, *free][: layout.size * dp]
-    return arrange(current, STAGE, layout, dp, devices, DEVICE_OF, ONE_NODE)
+    devices = [*held, *free][: layout.size * found["dp"]]
+    arranged = arrange(current, STAGE, layout, found["dp"], devices, DEVICE_OF, ONE_NODE)
+    plan = replace(arranged, zero1=bool(found["zero"]))
+    return plan if state is None else most_resident(plan, current, state, DEVICE_OF, ONE_NODE)
+
+
+def planned(
+    state: StateSpec,
+    current: tuple[Emu, ...],
+    plan: StagePlan,
+    *,
+    fuse: bool = True,
+    stream: bool = False,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> Transition:
+    """The transition of one model-stage; as a stream, with every operation that moves in buckets."""
+    states = {plan.stage: state}
+    transition = transition_dag(
+        {plan.stage: current}, {plan.stage: plan}, states, ENDPOINT_OF, 1, fuse=fuse, bucket_bytes=bucket_bytes
+    )
+    for op in transition.ops if stream else ():
+        if op.makes:
+            transition = streamed(transition, op.id, current, states)
+    return transition
+
+
+def replay(state: StateSpec, current: tuple[Emu, ...], ops: Iterable[Op]) -> Interpreter:
+    """The shards of all endpoints after these operations."""
+    run = Interpreter(state, current)
+    for op in ops:
+        run.run(op)
+    return run
+
+
+def wrong_shards(state: StateSpec, run: Interpreter, emus: Iterable[Emu]) -> list[tuple[Key, TensorRef]]:
+    """Where the shards of these units are not, element by element, the global state cut afresh for them."""
+    return [
+        (site, ref)
+        for site, expected in cut_afresh(state, emus).items()
+        for ref, values in expected.items()
+        if not np.array_equal(run.shards[site][ref], values)
+    ]
 
 
 def sub_units(current: tuple[Emu, ...], text: str) -> list[Emu]:

@@ -167,7 +167,7 @@ def test_extends_of_several_replicas_read_all_of_them() -> None:
 def test_extend_reads_the_replica_on_the_same_node() -> None:
     current = make_emus("tp2 dp2", devices=[0, 1, 8, 9])
     plan = make_plan("tp2 dp3", devices=[0, 1, 8, 9, 10, 11])
-    dag = local_dag(current, plan, ENDPOINT_OF, 1, lambda a, b: DEVICE_OF[a] // 8 == DEVICE_OF[b] // 8)
+    dag = local_dag(current, plan, ENDPOINT_OF, 1, {endpoint: device // 8 for endpoint, device in DEVICE_OF.items()})
     assert [devices_of(step.primitive.reads[0]) for step in dag.steps] == [(8, 9)]
 
 

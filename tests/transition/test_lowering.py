@@ -8,13 +8,14 @@ import pytest
 
 from nereus.emu.primitives import Destroy, Extend, Merge, Primitive, Split
 from nereus.emu.unit import Emu
-from nereus.layout.catalog import StateSpec
+from nereus.layout.catalog import Site, StateSpec
+from nereus.layout.moves import NodeOf
 from nereus.layout.tensors import CanonicalTensor, Kind, Place, Segment
-from nereus.transition.lowering import lower, lower_sync
-from nereus.transition.ops import AllGather, Op, Pairwise
+from nereus.transition.lowering import lower
+from nereus.transition.movement import Movement
+from nereus.transition.ops import BUCKET_BYTES, AllGather, Op, Pairwise
 from tests.builders import (
     DEVICE_OF,
-    Mask,
     UnitNames,
     endpoints_of,
     fused_state,
@@ -23,9 +24,9 @@ from tests.builders import (
     make_layout,
     make_model,
     make_state,
-    rank_masks,
     thin_state,
 )
+from tests.layout.bounds import held_bytes, lacking_bytes
 
 DIVISIBLE = make_model(tied=False, num_layers=8, num_heads=8, num_kv_heads=8, vocab=48)
 """Its layers, heads, vocabulary (and with 16 rows its MLP) can be shared out over 1, 2, 4 and 8 ranks alike."""
@@ -35,8 +36,15 @@ UNEVEN = thin_state(make_model(tied=True, num_heads=3, num_kv_heads=3))
 FUSED = fused_state()
 
 
-def lowered(primitive: Primitive, state: StateSpec) -> Op:
-    return lower(primitive, state, "op", (), lambda a, b: True)
+def movement_of(primitive: Primitive) -> Movement:
+    """The movement of a primitive that is carried out alone."""
+    frees = tuple(Site(e, emu.unit) for emu in primitive.ends for e in emu.endpoints)
+    released = frees if isinstance(primitive, Destroy) else ()
+    return Movement((primitive,), primitive.reads, (), primitive.makes, released)
+
+
+def lowered(primitive: Primitive, state: StateSpec, node_of: NodeOf | None = None) -> Op:
+    return lower(movement_of(primitive), state, "op", (), node_of or {}, BUCKET_BYTES)
 
 
 def split_op(whole: str, sub: str, state: StateSpec) -> Op:
@@ -51,14 +59,6 @@ def merge_op(sub: str, whole: str, state: StateSpec) -> Op:
 def extend_op(text: str, state: StateSpec) -> Op:
     source = make_emu(text)
     return lowered(Extend.of(source, endpoints_of(range(40, 40 + source.layout.size)), UnitNames()), state)
-
-
-def held_bytes(state: StateSpec, emu: Emu) -> Counter[str]:
-    """Bytes that each endpoint of a unit holds."""
-    held: Counter[str] = Counter()
-    for endpoint, tensor, mask in rank_masks(state, emu):
-        held[endpoint] += int(mask.sum()) * (8 if tensor.dtype == "int64" else 4)
-    return held
 
 
 # --- Split -------------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_split_sends_each_gathered_shard_to_all_others(whole: str, sub: str) -> 
     """(k - 1) x the bytes of the whole state, since k replicas come out of one."""
     factor = make_layout(whole).size // make_layout(sub).size
     op = split_op(whole, sub, CUT_ONLY)
-    assert op.num_bytes == (factor - 1) * sum(held_bytes(CUT_ONLY, make_emu(whole)).values())
+    assert op.num_bytes == (factor - 1) * held_bytes(CUT_ONLY, [make_emu(whole)]).total()
 
 
 @pytest.mark.parametrize(("whole", "sub"), [*SPLITS, *MIXED_SPLITS])
@@ -99,7 +99,7 @@ def test_split_contributes_each_shard_from_where_it_is(whole: str, sub: str) -> 
         for member, parts in zip(exchange.group.members, exchange.parts, strict=True):
             given[member] += sum(part.num_bytes for part in parts)
             assert {part.unit for part in parts} == {source.unit}
-    assert given == held_bytes(CUT_ONLY, source)
+    assert given == held_bytes(CUT_ONLY, [source])
 
 
 @pytest.mark.parametrize("state", [EVEN, UNEVEN, FUSED], ids=["even", "uneven", "fused"])
@@ -108,21 +108,7 @@ def test_split_contributes_each_shard_from_where_it_is(whole: str, sub: str) -> 
 )
 def test_split_receives_exactly_what_each_endpoint_lacks(whole: str, sub: str, state: StateSpec) -> None:
     op = split_op(whole, sub, state)
-    assert op.num_bytes == lacking_bytes(state, (make_emu(whole),), op.makes)
-
-
-def lacking_bytes(state: StateSpec, sources: tuple[Emu, ...], targets: tuple[Emu, ...]) -> int:
-    """Bytes of the elements that the target endpoints do not hold yet."""
-    have: dict[tuple[str, CanonicalTensor], Mask] = {}
-    for emu in sources:
-        for endpoint, tensor, mask in rank_masks(state, emu):
-            have[endpoint, tensor] = have[endpoint, tensor] | mask if (endpoint, tensor) in have else mask
-    total = 0
-    for emu in targets:
-        for endpoint, tensor, mask in rank_masks(state, emu):
-            missing = mask & ~have[endpoint, tensor] if (endpoint, tensor) in have else mask
-            total += int(missing.sum()) * (8 if tensor.dtype == "int64" else 4)
-    return total
+    assert op.num_bytes == lacking_bytes(state, [make_emu(whole)], op.makes).total()
 
 
 # --- Merge -------------------------------------------------------------------------------------------------------------
@@ -143,7 +129,7 @@ def test_merge_of_uneven_layouts_sends_only_what_is_missing(sub: str) -> None:
     names = {"tp2": "tp8", "tp3": "tp6", "pp2": "pp4", "tp1": "tp7"}
     op = merge_op(sub, names[sub], UNEVEN)
     parts = make_emus(f"{sub} dp{make_layout(names[sub]).size // make_layout(sub).size}")
-    assert op.num_bytes == lacking_bytes(UNEVEN, parts, op.makes)
+    assert op.num_bytes == lacking_bytes(UNEVEN, parts, op.makes).total()
 
 
 # --- Extend and Destroy ------------------------------------------------------------------------------------------------
@@ -154,7 +140,7 @@ EXTENDED = ["tp1", "tp2", "pp2", "tp2 pp2", "tp4", "tp4 pp2", "pp3"]
 @pytest.mark.parametrize("state", [EVEN, UNEVEN, FUSED], ids=["even", "uneven", "fused"])
 @pytest.mark.parametrize("text", EXTENDED)
 def test_extend_sends_each_shard_once(text: str, state: StateSpec) -> None:
-    assert extend_op(text, state).num_bytes == sum(held_bytes(state, make_emu(text)).values())
+    assert extend_op(text, state).num_bytes == held_bytes(state, [make_emu(text)]).total()
 
 
 def assert_rank_aligned(op: Op, source: Emu) -> None:
@@ -163,7 +149,7 @@ def assert_rank_aligned(op: Op, source: Emu) -> None:
     assert sorted(exchange.group.members for exchange in op.exchanges) == pairs
     for exchange in op.exchanges:
         assert isinstance(exchange, Pairwise)
-        moved = Counter((move.tensor.ref, move.box) for move in exchange.moves)
+        moved = Counter((tensor.ref, move.box) for move in exchange.moves for tensor in move.tensors)
         assert set(moved.values()) == {1}
 
 
@@ -185,7 +171,9 @@ def test_extend_pairs_have_two_members(text: str) -> None:
 def test_destroy_moves_nothing() -> None:
     _, second = make_emus("tp2 dp2")
     op = lowered(Destroy(second), EVEN)
-    assert (op.copies, op.exchanges, op.makes, op.ends, op.members) == ((), (), (), (second,), second.endpoints)
+    assert (op.copies, op.exchanges, op.makes, op.members) == ((), (), (), second.endpoints)
+    assert op.frees == (Site("d2.0", second.unit), Site("d3.0", second.unit))
+    assert op.is_release
 
 
 # --- names, members, what an endpoint sees -----------------------------------------------------------------------------
@@ -199,9 +187,18 @@ def test_op_carries_its_primitive_stage_and_units(primitive: str) -> None:
         "Extend": Extend.of(make_emu("tp2"), endpoints_of([2, 3]), UnitNames()),
         "Destroy": Destroy(make_emu("tp2")),
     }
-    op = lower(made[primitive], EVEN, "e1.0", ("e1.9",), lambda a, b: True)
-    assert (op.id, op.primitive, op.stage, op.after) == ("e1.0", primitive, "actor_training", ("e1.9",))
-    assert (op.makes, op.ends) == (made[primitive].makes, made[primitive].ends)
+    op = lower(movement_of(made[primitive]), EVEN, "e1.0", ("e1.9",), {}, BUCKET_BYTES)
+    assert (op.id, op.primitives, op.stage, op.after) == ("e1.0", (primitive,), "actor_training", ("e1.9",))
+    assert op.makes == made[primitive].makes
+
+
+@pytest.mark.parametrize("primitive", ["Split", "Merge", "Extend"])
+def test_op_that_moves_leaves_its_inputs_until_the_commit(primitive: str) -> None:
+    """Until the proof the old units stand, so that the transition can be taken back."""
+    ops = {"Split": split_op("tp2", "tp1", EVEN), "Merge": merge_op("tp1", "tp2", EVEN), "Extend": extend_op("tp2", EVEN)}
+    assert ops[primitive].frees == ()
+    assert not ops[primitive].is_release
+    assert not ops[primitive].is_repeatable
 
 
 @pytest.mark.parametrize(
@@ -221,42 +218,6 @@ def test_copies_stay_on_one_endpoint(op: Op) -> None:
     assert all(move.source.endpoint == move.target.endpoint for move in op.copies)
 
 
-# --- weight sync -------------------------------------------------------------------------------------------------------
-
-
-def narrowed(state: StateSpec) -> StateSpec:
-    return StateSpec(
-        tuple(t if t.kind is Kind.SCALAR else t.as_kind(t.kind, "bfloat16") for t in state.tensors), state.num_layers
-    )
-
-
-@pytest.mark.parametrize(("source", "target"), [("tp2 pp2", "tp4"), ("pp2 dp2", "tp2 dp2"), ("tp4", "tp4"), ("dp4", "tp4")])
-def test_weight_sync_on_the_same_devices_sends_only_what_each_lacks(source: str, target: str) -> None:
-    targets = make_emus(target, stage="actor_generation")
-    op = lower_sync(make_emus(source), UNEVEN, targets, UNEVEN, "sync", lambda a, b: True)
-    assert op.num_bytes == lacking_bytes(UNEVEN, make_emus(source), targets)
-
-
-def test_weight_sync_sends_the_width_of_the_reader() -> None:
-    state, targets = narrowed(UNEVEN), make_emus("tp2", stage="actor_generation", devices=[4, 5])
-    op = lower_sync(make_emus("tp2"), UNEVEN, targets, state, "sync", lambda a, b: True)
-    elements = Counter[str]()
-    for _, tensor, mask in rank_masks(state, targets[0]):
-        elements[tensor.dtype] += int(mask.sum())
-    assert op.num_bytes == 2 * elements["bfloat16"] + 8 * elements["int64"]
-
-
-def test_weight_sync_makes_and_ends_no_unit() -> None:
-    op = lower_sync(make_emus("tp2"), UNEVEN, make_emus("tp1", stage="g"), UNEVEN, "sync", lambda a, b: True)
-    assert (op.primitive, op.stage, op.makes, op.ends) == ("WeightSync", "g", (), ())
-
-
-def test_weight_sync_never_aliases_on_the_same_device() -> None:
-    op = lower_sync(make_emus("tp2"), UNEVEN, make_emus("tp2", stage="g"), UNEVEN, "sync", lambda a, b: True)
-    assert op.exchanges == ()
-    assert all(move.source.unit != move.target.unit for move in op.copies)
-
-
 def test_gather_of_uneven_shards_takes_parts_of_different_size() -> None:
     tensor = CanonicalTensor("w", Kind.PARAMETER, (7, 2), "float32", Place.FIRST, axis=0, segments=(Segment(7),))
     (gather,) = split_op("tp2", "tp1", StateSpec((tensor,), 1)).exchanges
@@ -268,5 +229,5 @@ def test_gather_of_uneven_shards_takes_parts_of_different_size() -> None:
 def test_extend_reads_a_source_on_the_same_node_only_at_the_same_position() -> None:
     source = make_emu("tp2", devices=[0, 8])
     extend = Extend.of(source, endpoints_of([9, 1]), UnitNames())
-    op = lower(extend, CUT_ONLY, "op", (), lambda a, b: DEVICE_OF[a] // 8 == DEVICE_OF[b] // 8)
+    op = lowered(extend, CUT_ONLY, {endpoint: device // 8 for endpoint, device in DEVICE_OF.items()})
     assert [exchange.group.members for exchange in op.exchanges] == [("d0.0", "d9.0"), ("d1.0", "d8.0")]

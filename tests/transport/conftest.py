@@ -21,6 +21,7 @@ def shared_fleet() -> Iterator[Fleet]:
 def fleet(shared_fleet: Fleet) -> Iterator[Fleet]:
     """Eight endpoints without units and groups; afterwards nothing may be left in their ledgers."""
     yield shared_fleet
+    shared_fleet.settle()
     shared_fleet.bind(())
     for used, held in shared_fleet.call_all(shared_fleet.endpoints, "memory_use").values():
         assert sum(used.values()) == held == 0

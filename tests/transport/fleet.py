@@ -1,150 +1,30 @@
-"""Processes that each serve one endpoint: a unit store, communicators, an executor and an abort watch, over Gloo.
+"""Processes that each serve one endpoint, and the store that they meet in.
 
-    test -> pipe -> worker (one thread, commands in order)          TCPStore in the test's process
-
-The oracle of a logical state is a function of each tensor's name, so every process can make and check its own shards.
+test -> pipe -> worker (one thread, commands in order)          TCPStore in the test's process
 """
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import timedelta
-from functools import lru_cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
-from zlib import crc32
 
-import torch
 from torch.distributed import TCPStore
 
-from nereus.emu.digest import BoxDigest, Digest, logical_digest
+from nereus.emu.digest import Digest, logical_digest
 from nereus.emu.unit import Emu
-from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
-from nereus.layout.tensors import CanonicalTensor, Kind
-from nereus.transition.ops import GroupKey, Op, Program, Transition, program_for
-from nereus.transport.abort import AbortWatch
-from nereus.transport.communicators import Communicators
-from nereus.transport.executor import Completion, Executor, Installation
-from nereus.transport.memory import DeviceMemory
-from nereus.transport.store import DTYPES, UnitStore
+from nereus.transition.ops import GroupKey, Op, Transition, program_for
+from nereus.transport.abort import request_abort
+from nereus.transport.executor import Installation
+from tests.transport.worker import serve
 
-CPU = torch.device("cpu")
 CAPACITY_BYTES = 1 << 30
 ANSWER_S = 60.0
 """A generous bound for 'does not hang'; far above anything that a test waits for."""
-
-
-@lru_cache(maxsize=4096)
-def whole(tensor: CanonicalTensor) -> torch.Tensor:
-    """The oracle's global tensor."""
-    generator = torch.Generator().manual_seed(crc32(str(tensor.ref).encode()))
-    if tensor.dtype == "int64":
-        return torch.randint(1 << 40, tensor.shape, generator=generator)
-    return torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(DTYPES[tensor.dtype])
-
-
-def cut(tensor: CanonicalTensor, boxes: tuple[Box, ...], oracle: torch.Tensor) -> torch.Tensor:
-    """The local tensor that these boxes make, cut from the oracle's."""
-    parts = [oracle[box.slices((0,) * len(tensor.shape))] for box in boxes]
-    return parts[0] if tensor.axis is None else torch.cat(parts, tensor.axis)
-
-
-class Worker:
-    """What runs in each process; every public method is a command."""
-
-    def __init__(self, endpoint: EndpointId, port: int, timeout_s: float, capacity_bytes: int) -> None:
-        def connect() -> TCPStore:
-            return TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30))
-
-        self.endpoint = endpoint
-        self.memory = DeviceMemory(endpoint, capacity_bytes)
-        self.store = UnitStore(CPU, self.memory)
-        self.communicators = Communicators(connect(), endpoint, CPU, timeout_s)
-        self.executor = Executor(self.store, self.communicators, self.memory, endpoint)
-        self.watch = AbortWatch(connect, endpoint, self.communicators.abort)
-        self.watch.start()
-
-    def seed(self, emu: Emu, state: StateSpec) -> None:
-        shards = state.shards(emu.layout, emu.rank_of(self.endpoint))
-        self.store.open(emu.unit, shards)
-        for tensor, boxes in shards.items():
-            for box in boxes:
-                self.store.write(emu.unit, tensor.ref, box).copy_(whole(tensor)[box.slices((0,) * len(tensor.shape))])
-                self.store.land(emu.unit, tensor.ref, box)
-
-    def wrong_tensors(self, emu: Emu, state: StateSpec, origin: StateSpec) -> list[str]:
-        """The tensors of a unit that are not, bit for bit, those of the oracle of `origin`."""
-        rank = emu.rank_of(self.endpoint)
-        held = {kind: self.store.tensors(emu.unit, kind) for kind in Kind}
-        sources = {tensor.ref: tensor for tensor in origin.tensors}
-        return [
-            f"{tensor.ref} at {self.endpoint}"
-            for tensor, boxes in state.shards(emu.layout, rank).items()
-            if not torch.equal(
-                held[tensor.kind][tensor.name], cut(tensor, boxes, whole(sources[tensor.ref]).to(DTYPES[tensor.dtype]))
-            )
-        ]
-
-    def install(self, program: Program) -> Installation:
-        return self.executor.install(program)
-
-    def run(self, op: str) -> Completion:
-        return self.executor.run(op)
-
-    def digest(self, units: list[UnitId]) -> dict[UnitId, tuple[BoxDigest, ...]]:
-        return self.executor.digest(units)
-
-    def bind(self, units: set[UnitId], groups: set[GroupKey]) -> None:
-        self.executor.bind(units, groups)
-
-    def ensure(self, keys: list[GroupKey], tag: str) -> tuple[int, int]:
-        return self.communicators.ensure(keys, tag)
-
-    def drop_groups(self) -> None:
-        self.communicators.drop(())
-
-    def abort(self) -> None:
-        self.communicators.abort()
-
-    def groups(self) -> frozenset[GroupKey]:
-        return self.communicators.keys()
-
-    def all_reduce(self, key: GroupKey, value: float) -> float:
-        tensor = torch.full((8,), value)
-        self.communicators.get(key).all_reduce(tensor)
-        return float(tensor[0])
-
-    def ring(self, key: GroupKey, num_elements: int) -> list[EndpointId]:
-        """Send a large message to the next member and receive one from the previous; who wrote what arrived."""
-        group = self.communicators.get(key)
-        after, before = (group.members[(group.rank + step) % group.size] for step in (1, -1))
-        received = torch.empty(num_elements)
-        with group.batch() as batch:
-            batch.send(torch.full((num_elements,), float(group.rank)), after, 3)
-            batch.recv(received, before, 3)
-        batch.finish()
-        return [group.members[int(rank)] for rank in received.unique()]
-
-    def gather(self, key: GroupKey) -> list[float]:
-        group = self.communicators.get(key)
-        out = [torch.empty(3) for _ in group.members]
-        group.all_gather(out, torch.full((3,), float(group.rank)))
-        last = torch.full((2,), float(group.rank))
-        group.broadcast(last, group.members[-1])
-        group.barrier()
-        return [float(t[0]) for t in (*out, last)]
-
-    def memory_use(self) -> tuple[dict[str, int], int]:
-        return {**self.memory.by_category()}, sum(self.store.units().values())
-
-    def open_handles(self) -> tuple[int, int]:
-        """File descriptors and threads of this process."""
-        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
 
 class Fleet:
@@ -162,7 +42,7 @@ class Fleet:
         for endpoint in self.endpoints:
             ours, theirs = context.Pipe()
             args = (theirs, endpoint, self.store.port, timeout_s, capacity_bytes)
-            process = context.Process(target=_serve, args=args, daemon=True)
+            process = context.Process(target=serve, args=args, daemon=True)
             process.start()
             theirs.close()
             self._pipes[endpoint], self.processes[endpoint] = ours, process
@@ -189,6 +69,8 @@ class Fleet:
         self._epoch += 1
         return self._epoch
 
+    # Commands
+
     def post(self, endpoint: EndpointId, method: str, *args: Any) -> None:
         """Send a command; workers carry theirs out in order."""
         self._pipes[endpoint].send((method, args))
@@ -210,6 +92,14 @@ class Fleet:
             return error
         return None
 
+    def settle(self) -> None:
+        """End what a failed test has left running, so that it fails alone."""
+        busy = [endpoint for endpoint, queue in self._waiting.items() if queue]
+        request_abort(self.store, busy)
+        for endpoint in busy:
+            while self._waiting[endpoint]:
+                self.failure(endpoint)
+
     def call(self, endpoint: EndpointId, method: str, *args: Any) -> Any:
         self.post(endpoint, method, *args)
         return self.answer(endpoint)
@@ -224,19 +114,31 @@ class Fleet:
             self.post(endpoint, method, *args)
         return {endpoint: self.answer(endpoint) for endpoint in commands}
 
-    def seed(self, emus: Iterable[Emu], state: StateSpec) -> None:
+    # Units
+
+    def seed(self, emus: Iterable[Emu], state: StateSpec, *, blank: bool = False) -> None:
         for emu in emus:
-            self.call_all(emu.endpoints, "seed", emu, state)
+            self.call_all(emu.endpoints, "seed", emu, state, blank)
 
     def wrong_tensors(self, emus: Iterable[Emu], state: StateSpec, origin: StateSpec) -> list[str]:
         found = [self.call_all(emu.endpoints, "wrong_tensors", emu, state, origin) for emu in emus]
         return [name for answers in found for names in answers.values() for name in names]
 
     def digests(self, emus: Iterable[Emu], state: StateSpec) -> list[Digest]:
-        """The logical digest of each unit."""
+        """The logical digest of each unit; of all together, where they share their optimizer state."""
+        emus = tuple(emus)
         shapes = {tensor.ref: tensor.shape for tensor in state.tensors}
-        taken = [(emu.unit, self.call_all(emu.endpoints, "digest", [emu.unit])) for emu in emus]
-        return [logical_digest((b for held in t.values() for b in held[unit]), shapes) for unit, t in taken]
+        mine: dict[EndpointId, list[UnitId]] = {}
+        for emu in emus:
+            for endpoint in emu.endpoints:
+                mine.setdefault(endpoint, []).append(emu.unit)
+        taken = self.each({endpoint: (units,) for endpoint, units in mine.items()}, "digest").values()
+        boxes = {emu.unit: [box for held in taken for box in held.get(emu.unit, ())] for emu in emus}
+        if any(emu.optimizer.parts > 1 for emu in emus):
+            return [logical_digest((box for held in boxes.values() for box in held), shapes)]
+        return [logical_digest(held, shapes) for held in boxes.values()]
+
+    # Transitions
 
     def install(self, ops: Iterable[Op], states: Mapping[str, StateSpec], epoch: int) -> dict[EndpointId, Installation]:
         ops = tuple(ops)
@@ -244,7 +146,7 @@ class Fleet:
         return self.each({e: (program_for(e, epoch, ops, (), states),) for e in members}, "install")
 
     def run_dag(self, transition: Transition) -> int:
-        """Every operation as soon as those before it are done, submitted in the one global order; returns bytes received."""
+        """Every operation as soon as those before it are done, in the one global order; returns bytes received."""
         done: set[str] = set()
         members: dict[str, set[EndpointId]] = {}
         received = 0
@@ -264,7 +166,7 @@ class Fleet:
             return total
 
         order: dict[EndpointId, deque[str]] = {endpoint: deque() for endpoint in self.endpoints}
-        for op in transition.ops:
+        for op in (*transition.moving, *transition.held):
             while not set(op.after) <= done:
                 received += drain()
             members[op.id] = set(op.members)
@@ -281,15 +183,3 @@ class Fleet:
     def _receive(self, endpoint: EndpointId) -> Any:
         assert self._pipes[endpoint].poll(ANSWER_S), f"{endpoint} did not answer within {ANSWER_S} s"
         return self._pipes[endpoint].recv()
-
-
-def _serve(pipe: Connection, endpoint: EndpointId, port: int, timeout_s: float, capacity_bytes: int) -> None:
-    torch.set_num_threads(1)
-    worker = Worker(endpoint, port, timeout_s, capacity_bytes)
-    pipe.send((True, None))
-    while (command := pipe.recv()) is not None:
-        method, args = command
-        try:
-            pipe.send((True, getattr(worker, method)(*args)))
-        except Exception as error:
-            pipe.send((False, error))

@@ -11,7 +11,8 @@ from nereus.transition.ops import COMPUTE, TRANSFER, GroupKey
 from nereus.transport.communicators import Communicators
 from nereus.transport.process_group import clone_store, end_batch, new_process_group, start_batch
 from tests.builders import endpoints_of
-from tests.transport.fleet import CPU, Fleet
+from tests.transport.fleet import Fleet
+from tests.transport.worker import CPU
 
 ALL = GroupKey.of(endpoints_of(range(8)), COMPUTE)
 PAIR = GroupKey.of(endpoints_of([0, 1]), TRANSFER)

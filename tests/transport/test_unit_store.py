@@ -26,10 +26,15 @@ def make_store(capacity_bytes: int = 1000) -> tuple[UnitStore, DeviceMemory]:
     return UnitStore(torch.device("cpu"), memory), memory
 
 
+def put(store: UnitStore, tensor: CanonicalTensor, box: Box, value: int) -> None:
+    store.write(UNIT, tensor.ref, box).fill_(value)
+    store.land(UNIT, tensor.ref, box)
+
+
 def fill(store: UnitStore) -> None:
-    store.write(UNIT, FUSED.ref, GATE).fill_(1)
-    store.write(UNIT, FUSED.ref, UP).fill_(2)
-    store.write(UNIT, COUNT.ref, SCALAR).fill_(7)
+    put(store, FUSED, GATE, 1)
+    put(store, FUSED, UP, 2)
+    put(store, COUNT, SCALAR, 7)
 
 
 def test_every_movable_dtype_has_a_torch_dtype_of_its_size() -> None:
@@ -60,7 +65,7 @@ def test_read_is_a_view_of_any_box_inside_a_held_one() -> None:
 def test_box_outside_the_held_ones_is_refused_by_name(box: Box) -> None:
     store, _ = make_store()
     store.open(UNIT, SHARDS)
-    for verb in (store.read, store.write):
+    for verb in (store.read, store.write, store.land):
         with pytest.raises(StoreError, match=r"actor_training/0@3: gate_up .* lies in none of the held boxes"):
             verb(UNIT, FUSED.ref, box)
     with pytest.raises(StoreError, match="holds nothing of bias"):
@@ -71,8 +76,8 @@ def test_box_that_has_not_landed_is_not_read_and_the_unit_is_incomplete() -> Non
     store, _ = make_store()
     store.open(UNIT, SHARDS)
     assert store.catalog() == {UNIT: {}}
-    store.write(UNIT, FUSED.ref, Box((0, 8), (1, 12)))
-    store.write(UNIT, FUSED.ref, Box((1, 8), (2, 10)))
+    store.land(UNIT, FUSED.ref, Box((0, 8), (1, 12)))
+    store.land(UNIT, FUSED.ref, Box((1, 8), (2, 10)))
     with pytest.raises(StoreError, match=r"gate_up \(0, 8\):\(2, 12\) has not landed"):
         store.read(UNIT, FUSED.ref, UP)
     assert store.read(UNIT, FUSED.ref, Box((0, 8), (2, 10))).shape == (2, 2)
@@ -83,6 +88,16 @@ def test_box_that_has_not_landed_is_not_read_and_the_unit_is_incomplete() -> Non
     fill(store)
     assert store.is_complete(UNIT)
     assert store.catalog() == {UNIT: SHARDS}
+
+
+def test_box_that_is_written_has_not_landed_until_it_is_said() -> None:
+    store, _ = make_store()
+    store.open(UNIT, SHARDS)
+    store.write(UNIT, FUSED.ref, UP).fill_(2)
+    with pytest.raises(StoreError, match="has not landed"):
+        store.read(UNIT, FUSED.ref, UP)
+    store.land(UNIT, FUSED.ref, UP)
+    assert store.read(UNIT, FUSED.ref, UP).tolist() == [[2] * 4] * 2
 
 
 def test_open_takes_all_bytes_or_none() -> None:
@@ -113,6 +128,39 @@ def test_unit_is_opened_once_and_released_once() -> None:
     assert memory.used_bytes == 0
     with pytest.raises(StoreError, match="is not open here"):
         store.release(UNIT)
+
+
+def test_unit_is_opened_and_released_tensor_by_tensor() -> None:
+    store, memory = make_store()
+    store.open(UNIT, {COUNT: (SCALAR,)})
+    put(store, COUNT, SCALAR, 7)
+    store.open(UNIT, {FUSED: (GATE, UP)})
+    assert memory.used_bytes == store.units()[UNIT] == NUM_BYTES
+    assert store.read(UNIT, COUNT.ref, SCALAR).item() == 7
+    assert not store.is_complete(UNIT)
+    with pytest.raises(StoreError, match="updates:scalar is open already"):
+        store.open(UNIT, {COUNT: (SCALAR,)})
+    fill(store)
+    store.release(UNIT, [FUSED.ref, TensorRef("bias", Kind.PARAMETER)])
+    assert memory.used_bytes == store.units()[UNIT] == 8
+    assert store.catalog() == {UNIT: {COUNT: (SCALAR,)}}
+    store.open(UNIT, {FUSED: (GATE, UP)})
+    with pytest.raises(StoreError, match="has not landed"):
+        store.read(UNIT, FUSED.ref, GATE)
+    store.release(UNIT, [FUSED.ref])
+    store.release(UNIT, [COUNT.ref])
+    assert store.units() == {}
+    assert memory.used_bytes == 0
+
+
+def test_tensors_that_do_not_fit_are_not_added_to_a_unit() -> None:
+    store, memory = make_store(capacity_bytes=NUM_BYTES - 1)
+    store.open(UNIT, {COUNT: (SCALAR,)})
+    put(store, COUNT, SCALAR, 7)
+    with pytest.raises(OutOfDeviceMemory, match="open actor_training/0@3"):
+        store.open(UNIT, {FUSED: (GATE, UP)})
+    assert memory.used_bytes == 8
+    assert store.catalog() == {UNIT: {COUNT: (SCALAR,)}}
 
 
 def test_unit_without_shards_is_legal_and_complete() -> None:
