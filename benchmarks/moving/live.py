@@ -31,6 +31,7 @@ from nereus.spec.model import ModelShape
 from nereus.transition.arrange import arrange
 from nereus.transition.dag import transition_dag
 from nereus.transition.ops import AllGather, Op, Program, Transition, program_for
+from nereus.transition.residency import most_resident
 from nereus.transport.communicators import Communicators
 from nereus.transport.executor import Executor
 from nereus.transport.memory import DeviceMemory
@@ -142,6 +143,7 @@ class Live:
                 for box in boxes:
                     values = whole(_plain(tensor))[box.slices((0,) * len(tensor.shape))]
                     self._store.write(old.unit, tensor.ref, box).copy_(values)
+                    self._store.land(old.unit, tensor.ref, box)
         self._old_bytes = self._memory.used_bytes
         self._memory.reset_peak()
 
@@ -181,12 +183,10 @@ def _planned(spec: StateSpec, current: tuple[Emu, ...], target: Shape, epoch: in
     device_of = {endpoint: device for device, endpoint in endpoint_of.items()}
     node_of = {device: device // NODE_SIZE for device in range(count)}
     layout = Layout(target.tp, target.pp)
-    plan = arrange(current, STAGE, layout, target.dp, range(target.size), device_of, node_of)
-
-    def same_node(one: EndpointId, other: EndpointId) -> bool:
-        return node_of[device_of[one]] == node_of[device_of[other]]
-
-    return transition_dag({STAGE: current}, {STAGE: plan}, {STAGE: spec}, endpoint_of, epoch, same_node)
+    arranged = arrange(current, STAGE, layout, target.dp, range(target.size), device_of, node_of)
+    plan = most_resident(arranged, current, spec, device_of, node_of)
+    nodes = {endpoint: node_of[device] for endpoint, device in device_of.items()}
+    return transition_dag({STAGE: current}, {STAGE: plan}, {STAGE: spec}, endpoint_of, epoch, nodes)
 
 
 def _units(shape: Shape, epoch: int) -> tuple[Emu, ...]:

@@ -103,9 +103,9 @@ def plan(
 def transition(
     job: Annotated[Path, typer.Argument(help="A job file, or the config.json of a model.", metavar="JOB")],
     before: Annotated[Path, typer.Option("--from", help="The plan file that it starts from.")],
-    after: Annotated[Path, typer.Option("--to", help="The plan file that it leads to; ranks are chosen among its devices.")],
+    after: Annotated[Path, typer.Option("--to", help="The plan file that it leads to. Ranks are chosen among its devices.")],
     keep_order: Annotated[
-        bool, typer.Option("--keep-order", help="Take the devices of --to in the order of ranks.")
+        bool, typer.Option("--keep-order", help="Do not choose: the devices of --to are in rank order.")
     ] = False,
     devices_per_node: Annotated[
         int | None, typer.Option(min=1, help="Devices of a node.", show_default="the job's, else 8")

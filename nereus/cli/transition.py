@@ -216,7 +216,7 @@ def _bytes_line(summary: Summary) -> str:
 
 
 def _pairs(summary: Summary) -> Table:
-    wire = sorted(((pair, size) for pair, size in summary.moved.items() if pair[0] != pair[1]), key=lambda p: (-p[1], p[0]))
+    wire = sorted((item for item in summary.moved.items() if item[0][0] != item[0][1]), key=lambda item: (-item[1], item[0]))
     table = Table(title=f"{len(wire)} pairs of devices", title_justify="left")
     for heading in ("from", "to", "link", "sent"):
         table.add_column(heading, justify="right")
@@ -228,8 +228,8 @@ def _pairs(summary: Summary) -> Table:
 
 
 def _communicators(summary: Summary) -> str:
-    sizes = Counter(len(members) for members in summary.communicators)
-    return "communicators: " + (", ".join(f"{count} of {size}" for size, count in sorted(sizes.items())) or "none")
+    found = Counter(len(members) for members in summary.communicators)
+    return "communicators: " + (", ".join(f"{count} of {members}" for members, count in sorted(found.items())) or "none")
 
 
 def size(num_bytes: float) -> str:

@@ -40,6 +40,11 @@ class Piece(NamedTuple):
 Message = tuple[Piece, ...]
 
 
+def message_size(message: Message) -> int:
+    """Bytes that a message carries."""
+    return sum(piece.num_bytes for piece in message)
+
+
 def messages(boxes: Iterable[tuple[UnitId, CanonicalTensor, Box]], max_bytes: int) -> tuple[Message, ...]:
     """Cut what one endpoint sends to another into messages of at most `max_bytes`, or of one row where a row is longer."""
     found: list[Message] = []

@@ -7,8 +7,7 @@ Pure, and it needs no job: device d is endpoint d<d>.0, as in a job that has jus
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -16,14 +15,14 @@ from typing import Any
 from nereus.emu.plan import DeviceId, StagePlan
 from nereus.emu.unit import Emu, phi
 from nereus.errors import LayoutError
-from nereus.layout.box import Box
-from nereus.layout.catalog import Catalog, EndpointId, StateSpec
+from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.transition.arrange import arrange
 from nereus.transition.dag import transition_dag
 from nereus.transition.estimate import LinkRates, transition_seconds
 from nereus.transition.feasibility import check_memory, fitted
-from nereus.transition.ops import BUCKET_BYTES, AllGather, GroupKey, Op, Transition
+from nereus.transition.ops import BUCKET_BYTES, Op, Transition
 from nereus.transition.residency import most_resident
+from nereus.transition.traffic import missing_bytes, moved_bytes, new_groups
 
 EPOCH = 1
 """The plan that a transition leads to has one epoch more than the one it starts from."""
@@ -142,17 +141,21 @@ def summarize_transition(question: Question) -> Summary:
     current = {stage: phi(plan, endpoint_of, EPOCH - 1) for stage, plan in question.before.items()}
     after = {stage: _ranked(question, current[stage], plan, endpoint_of) for stage, plan in question.after.items()}
     changed = {stage: plan for stage, plan in after.items() if changes(question.before[stage], plan)}
-    transition, feasible, reason = _planned(question, current, changed, endpoint_of)
-    standing = [emu for emus in current.values() for emu in emus]
+    states, standing = question.states, [emu for emus in current.values() for emu in emus]
+    try:
+        transition = _planned(question, {stage: current[stage] for stage in changed}, changed, endpoint_of)
+    except LayoutError as error:
+        transition, feasible, reason = Transition((), ()), Feasible.INFEASIBLE_ORDER, str(error)
+    else:
+        staying = [emu for emu in standing if emu.stage not in changed]
+        transition, feasible, reason = _fitted(question, transition, standing, [*staying, *transition.result])
     return Summary(
         question=question,
         after=after,
         transition=transition,
-        moved=_moved(transition),
-        lower_bound=sum(
-            _missing_bytes(current[stage], transition.result, question.states[stage], stage) for stage in changed
-        ),
-        peak_bytes=_peaks(transition, standing, question.states),
+        moved={(device_of(a), device_of(b)): num_bytes for (a, b), num_bytes in moved_bytes(transition).items()},
+        lower_bound=_lower_bound(current, transition, states),
+        peak_bytes=_peaks(transition, standing, states),
         feasible=feasible,
         reason=reason,
         seconds=transition_seconds(transition, new_groups(transition), question.rates) if transition.ops else 0.0,
@@ -162,36 +165,43 @@ def summarize_transition(question: Question) -> Summary:
 def _planned(
     question: Question,
     current: Mapping[str, tuple[Emu, ...]],
-    changed: Mapping[str, StagePlan],
+    targets: Mapping[str, StagePlan],
     endpoint_of: Mapping[DeviceId, EndpointId],
-) -> tuple[Transition, Feasible, str]:
-    """The transition of the changed model-stages, and whether it can be carried out."""
-    states, usable = question.states, question.usable_bytes
-    standing = [emu for emus in current.values() for emu in emus]
+) -> Transition:
+    """The DAG of the model-stages that change. Raises LayoutError if there is no order."""
     nodes = {endpoint: question.node_of(device) for device, endpoint in endpoint_of.items()}
-    moved = {stage: current[stage] for stage in changed}
-    try:
-        transition = transition_dag(moved, changed, states, endpoint_of, EPOCH, nodes, bucket_bytes=question.bucket_bytes)
-    except LayoutError as error:
-        return Transition((), tuple(standing)), Feasible.INFEASIBLE_ORDER, str(error)
+    bucket = question.bucket_bytes
+    return transition_dag(current, targets, question.states, endpoint_of, EPOCH, nodes, bucket_bytes=bucket)
+
+
+def _fitted(
+    question: Question, transition: Transition, before: list[Emu], after: list[Emu]
+) -> tuple[Transition, Feasible, str]:
+    """The transition with streams where it takes them to fit; a plan that does not fit itself is no matter of streams."""
+    states, usable = question.states, question.usable_bytes
     if usable == float("inf"):
         return transition, Feasible.FEASIBLE, "no memory of a device is given, so none is too small"
-    staying = [emu for emu in standing if emu.stage not in changed]
-    for which, emus in (("starts from", standing), ("leads to", [*staying, *transition.result])):
+    for which, emus in (("starts from", before), ("leads to", after)):
         peaks = _peaks(Transition((), ()), emus, states)
         device = max(peaks, key=lambda device: peaks[device])
         if peaks[device] > usable:
-            return (
-                transition,
-                Feasible.INFEASIBLE_MEMORY,
-                _too_small(f"the plan that it {which}", device, peaks[device], usable),
-            )
-    transition, memory = fitted(transition, standing, states, usable)
+            reason = _too_small(f"the plan that it {which}", device, peaks[device], usable)
+            return transition, Feasible.INFEASIBLE_MEMORY, reason
+    transition, memory = fitted(transition, before, states, usable)
     if memory.violation is not None:
         found = memory.violation
         reason = _too_small(found.op, device_of(found.endpoint), found.needed_bytes, usable)
         return transition, Feasible.INFEASIBLE_MEMORY, reason
-    return transition, Feasible.FEASIBLE, f"{max(memory.peak_bytes.values())} bytes are needed, {int(usable)} are usable"
+    peak = max(memory.peak_bytes.values())
+    return transition, Feasible.FEASIBLE, f"at most {peak} bytes are needed on a device, {int(usable)} are usable"
+
+
+def _lower_bound(current: Mapping[str, tuple[Emu, ...]], transition: Transition, states: Mapping[str, StateSpec]) -> int:
+    """What the target devices do not hold."""
+    results: dict[str, list[Emu]] = {}
+    for emu in transition.result:
+        results.setdefault(emu.stage, []).append(emu)
+    return sum(missing_bytes(current[stage], after, states[stage]) for stage, after in results.items())
 
 
 def _too_small(what: str, device: DeviceId, needed: int, usable: float) -> str:
@@ -218,16 +228,6 @@ def changes(before: StagePlan, after: StagePlan) -> bool:
     return set(before.groups) != set(after.groups)
 
 
-def new_groups(transition: Transition) -> dict[EndpointId, tuple[GroupKey, ...]]:
-    """The communicators that each endpoint makes for the transition, taken as new."""
-    groups: defaultdict[EndpointId, set[GroupKey]] = defaultdict(set)
-    for op in transition.ops:
-        for key in op.groups:
-            for endpoint in key.members:
-                groups[endpoint].add(key)
-    return {endpoint: tuple(sorted(keys)) for endpoint, keys in groups.items()}
-
-
 def _ranked(
     question: Question, current: tuple[Emu, ...], plan: StagePlan, endpoint_of: Mapping[DeviceId, EndpointId]
 ) -> StagePlan:
@@ -239,47 +239,6 @@ def _ranked(
     arranged = arrange(current, plan.stage, plan.layout, plan.dp, plan.devices, owner, nodes, plan.micro_batch)
     arranged = replace(arranged, zero1=plan.zero1)
     return most_resident(arranged, current, question.states[plan.stage], owner, nodes)
-
-
-def _moved(transition: Transition) -> Counter[tuple[DeviceId, DeviceId]]:
-    moved: Counter[tuple[EndpointId, EndpointId]] = Counter()
-    for op in transition.ops:
-        for source, target, num_bytes in _transfers(op):
-            moved[source, target] += num_bytes
-    return Counter({(device_of(a), device_of(b)): num_bytes for (a, b), num_bytes in moved.items()})
-
-
-def _transfers(op: Op) -> Iterator[tuple[EndpointId, EndpointId, int]]:
-    """From where to where an operation moves how much."""
-    for move in op.copies:
-        yield move.source.endpoint, move.target.endpoint, move.num_bytes
-    for exchange in op.exchanges:
-        if isinstance(exchange, AllGather):
-            for source, parts in zip(exchange.group.members, exchange.parts, strict=True):
-                size = sum(part.num_bytes for part in parts)
-                yield from ((source, target, size) for target in exchange.group.members if size and target != source)
-        else:
-            for move in exchange.moves:
-                yield move.source.endpoint, move.target.endpoint, move.num_bytes
-
-
-def _missing_bytes(before: tuple[Emu, ...], result: tuple[Emu, ...], state: StateSpec, stage: str) -> int:
-    """Bytes of a model-stage's new units that their endpoints do not hold, in whichever unit."""
-    sources, targets = Catalog.of(state, before), Catalog.of(state, [emu for emu in result if emu.stage == stage])
-    family_of = {tensor.ref: index for index, family in enumerate(sources.families) for tensor in family.tensors}
-    held: list[defaultdict[EndpointId, list[Box]]] = []
-    for family in sources.families:
-        held.append(defaultdict(list))
-        for site, box in family.holders:
-            held[-1][site.endpoint].append(box)
-    missing = 0
-    for tensors, wanted in targets.families:
-        for index, count in Counter(family_of[tensor.ref] for tensor in tensors).items():
-            for site, box in wanted:
-                common = (box.intersect(have) for have in held[index].get(site.endpoint, ()))
-                kept = sum(part.volume for part in common if part is not None)
-                missing += (box.volume - kept) * tensors[0].item_bytes * count
-    return missing
 
 
 def stage_dict(plan: StagePlan) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """The exchanges of one operation as one endpoint sees them: which messages it sends to and receives from each peer.
 
-    post a round: receives and sends of one message per peer -> the next round -> finish the first: unpack -> ..
+    post rounds of one message each way per peer, as many as the buffers hold -> finish the first: unpack -> post the next ..
 
-A piece that lies in one run of memory is sent from there or received into there; the rest is packed into staging buffers
-that are used again, so that they never hold more than a bucket each way.
+A message that lies in one run of memory is sent from there or received into there; the rest is packed into staging buffers.
+All endpoints post the rounds of a communicator in the same order, and any round fits into the buffers by itself, so the
+first round that is not done is under way at both ends of each message: nobody waits for ever.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -18,7 +19,7 @@ import torch
 from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, UnitId
 from nereus.layout.tensors import CanonicalTensor
-from nereus.transition.messages import WINDOW, Message, messages
+from nereus.transition.messages import Message, message_size, messages
 from nereus.transition.ops import AllGather, Exchange, GroupKey, Op
 from nereus.transport.communicator import Batch
 from nereus.transport.communicators import Communicators
@@ -27,6 +28,9 @@ from nereus.transport.staging import Staging
 
 TAG = 1
 """One tag for all messages: those of a pair of endpoints arrive in the order in which both ends walk the exchanges."""
+
+MAX_ROUNDS = 16
+"""Rounds under way at once where nothing is staged: enough to hide the latency of a message, few enough to watch."""
 
 Boxes = list[tuple[UnitId, CanonicalTensor, Box]]
 
@@ -40,6 +44,10 @@ class Line:
     sends: tuple[Message, ...]
     receives: tuple[Message, ...]
 
+    @property
+    def num_rounds(self) -> int:
+        return max(len(self.sends), len(self.receives))
+
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
@@ -51,7 +59,7 @@ class Exchanges:
     @classmethod
     def of(cls, op: Op, me: EndpointId) -> Exchanges:
         """The part of `op` that `me` takes part in, in the order of the operation."""
-        mine = sorted((x for x in op.exchanges if me in x.group.members), key=lambda x: x.wave)
+        mine = sorted((x for x in op.exchanges if me in x.group.members), key=lambda exchange: exchange.wave)
         return cls(
             tuple(tuple(_lines(wave, me, op.message_bytes)) for _, wave in groupby(mine, key=lambda exchange: exchange.wave))
         )
@@ -59,72 +67,106 @@ class Exchanges:
     @property
     def received_bytes(self) -> int:
         """Bytes that come from other endpoints."""
-        return sum(p.num_bytes for wave in self.waves for line in wave for message in line.receives for p in message)
+        return sum(message_size(message) for wave in self.waves for line in wave for message in line.receives)
 
-    def run(self, store: ShardStore, communicators: Communicators, staging: Staging) -> None:
-        """Exchange everything; returns when all boxes have landed."""
+    def run(self, store: ShardStore, communicators: Communicators, staging: Staging, meanwhile: Callable[[], None]) -> None:
+        """Exchange everything; returns when all boxes have landed. `meanwhile` is called once the first rounds are posted."""
         for wave in self.waves:
             under_way: deque[_Round] = deque()
-            for number in range(max(max(len(line.sends), len(line.receives)) for line in wave)):
-                if len(under_way) == WINDOW:
+            for number in range(max(line.num_rounds for line in wave)):
+                following = _Round.of(wave, number, store, staging)
+                while under_way and (len(under_way) == MAX_ROUNDS or not following.fits(staging)):
+                    meanwhile = _once(meanwhile)
                     under_way.popleft().finish(store, staging)
-                under_way.append(_Round.posted(wave, number, store, communicators, staging))
+                following.post(store, communicators, staging)
+                under_way.append(following)
+            meanwhile = _once(meanwhile)
             while under_way:
                 under_way.popleft().finish(store, staging)
+        _once(meanwhile)
+
+
+@dataclass(slots=True)
+class _Way:
+    """One message of a round, and where its bytes are: in the shard itself, or in a staging buffer."""
+
+    line: Line
+    message: Message
+    where: torch.Tensor | None
+    """The bytes in the shard; None where they are not in one run, until a buffer is taken."""
+    is_staged: bool
+
+    @classmethod
+    def of(cls, line: Line, message: Message, direct: torch.Tensor | None) -> _Way:
+        return cls(line, message, direct, direct is None)
 
 
 @dataclass(slots=True)
 class _Round:
     """One message each way for each peer, under way together."""
 
+    receives: list[_Way]
+    sends: list[_Way]
     batches: list[Batch] = field(default_factory=list)
-    arriving: list[tuple[Message, torch.Tensor | None]] = field(default_factory=list)
-    """What comes, and the staging buffer that it comes into, if it does."""
-    leaving: list[torch.Tensor] = field(default_factory=list)
-    """Staging buffers of what goes."""
 
     @classmethod
-    def posted(
-        cls, wave: Iterable[Line], number: int, store: ShardStore, communicators: Communicators, staging: Staging
-    ) -> _Round:
-        """Post the messages of this number: receives first, so that no send waits for one."""
-        posted = cls()
-        for key, lines in groupby(wave, key=lambda line: line.group):
-            here = [line for line in lines if number < max(len(line.sends), len(line.receives))]
-            if not here:
-                continue
+    def of(cls, wave: Iterable[Line], number: int, store: ShardStore, staging: Staging) -> _Round:
+        receives = [(line, line.receives[number]) for line in wave if number < len(line.receives)]
+        sends = [(line, line.sends[number]) for line in wave if number < len(line.sends)]
+        return cls(
+            [_Way.of(line, message, staging.direct_target(store, message)) for line, message in receives],
+            [_Way.of(line, message, staging.direct_source(store, message)) for line, message in sends],
+        )
+
+    def fits(self, staging: Staging) -> bool:
+        """Whether its staged messages have room beside those under way."""
+        received, sent = (
+            sum(message_size(way.message) for way in ways if way.is_staged) for ways in (self.receives, self.sends)
+        )
+        return staging.has_room(received, sent)
+
+    def post(self, store: ShardStore, communicators: Communicators, staging: Staging) -> None:
+        """Post all messages: receives first, so that no send waits for one."""
+        for way in self.receives:
+            if way.is_staged:
+                way.where = staging.receiving.take(message_size(way.message))
+        for way in self.sends:
+            if way.is_staged:
+                way.where = staging.sending.take(message_size(way.message))
+                staging.pack(store, way.message, way.where)
+        for key in dict.fromkeys(way.line.group for way in (*self.receives, *self.sends)):
             with communicators.get(key).batch() as batch:
-                for line in here:
-                    if number < len(line.receives):
-                        message = line.receives[number]
-                        target, buffer = staging.direct_target(store, message), None
-                        if target is None:
-                            target = buffer = staging.take(message)
-                        batch.recv(target, line.peer, TAG)
-                        posted.arriving.append((message, buffer))
-                for line in here:
-                    if number < len(line.sends):
-                        message = line.sends[number]
-                        source = staging.direct_source(store, message)
-                        if source is None:
-                            source = staging.packed(store, message)
-                            posted.leaving.append(source)
-                        batch.send(source, line.peer, TAG)
-            posted.batches.append(batch)
-        return posted
+                for way in self.receives:
+                    if way.line.group == key and way.where is not None:
+                        batch.recv(way.where, way.line.peer, TAG)
+                for way in self.sends:
+                    if way.line.group == key and way.where is not None:
+                        batch.send(way.where, way.line.peer, TAG)
+            self.batches.append(batch)
 
     def finish(self, store: ShardStore, staging: Staging) -> None:
         """Wait until all has arrived and gone, and put it where it belongs."""
         for batch in self.batches:
             batch.finish()
-        for message, buffer in self.arriving:
-            if buffer is not None:
-                staging.unpack(store, message, buffer)
-                staging.give(buffer)
-            for piece in message:
+        for way in self.receives:
+            if way.is_staged and way.where is not None:
+                staging.unpack(store, way.message, way.where)
+                staging.receiving.give(way.where)
+            for piece in way.message:
                 store.land(piece.unit, piece.tensor.ref, piece.box)
-        for buffer in self.leaving:
-            staging.give(buffer)
+        for way in self.sends:
+            if way.is_staged and way.where is not None:
+                staging.sending.give(way.where)
+
+
+def _once(call: Callable[[], None]) -> Callable[[], None]:
+    """Call it now; what comes back does nothing."""
+    call()
+    return _nothing
+
+
+def _nothing() -> None:
+    return None
 
 
 def _lines(exchanges: Iterable[Exchange], me: EndpointId, max_bytes: int) -> Iterator[Line]:

@@ -22,6 +22,7 @@ from nereus.emu.digest import BoxDigest
 from nereus.emu.unit import Emu
 from nereus.errors import OutOfDeviceMemory, StaleUnitError, StoreError
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.moves import Move
 from nereus.layout.tensors import TensorRef
 from nereus.transition.messages import buffer_bytes
 from nereus.transition.ops import TRANSFER, GroupKey, Op, Program, Stream
@@ -140,7 +141,7 @@ class Executor:
             for emu in op.makes:
                 self._store.open(emu.unit, self._shards(emu, state))
                 opened.append(emu.unit)
-            received = self._move(op, Staging(self._communicators.device))
+            received = self._move(op, Staging(self._communicators.device, op.bucket_bytes))
         except BaseException:
             for unit in opened:
                 self._store.release(unit)
@@ -155,7 +156,7 @@ class Executor:
         wanted = {emu.unit: self._shards(emu, state) for emu in op.makes}
         mine = next((i for i, b in enumerate(stream.buckets) if not self._has_landed(wanted, b)), len(stream.buckets))
         first = len(stream.buckets) - group.largest(len(stream.buckets) - mine)
-        received, staging = 0, Staging(self._communicators.device)
+        received, staging = 0, Staging(self._communicators.device, op.bucket_bytes)
         for bucket in stream.buckets[first:]:
             refs = frozenset(bucket)
             for unit, shards in wanted.items():
@@ -184,15 +185,17 @@ class Executor:
         )
 
     def _move(self, op: Op, staging: Staging) -> int:
-        """Local copies and exchanges; returns the bytes received."""
-        for move in op.copies:
+        """Exchanges, and local copies while they are under way; returns the bytes received."""
+        exchanges = Exchanges.of(op, self.endpoint)
+        exchanges.run(self._store, self._communicators, staging, lambda: self._copy(op.copies))
+        return exchanges.received_bytes
+
+    def _copy(self, copies: Iterable[Move]) -> None:
+        for move in copies:
             for tensor in move.tensors:
                 source = self._store.read(move.source.unit, tensor.ref, move.box)
                 self._store.write(move.target.unit, tensor.ref, move.box).copy_(source)
                 self._store.land(move.target.unit, tensor.ref, move.box)
-        exchanges = Exchanges.of(op, self.endpoint)
-        exchanges.run(self._store, self._communicators, staging)
-        return exchanges.received_bytes
 
     def _check_memory(self, program: Program) -> None:
         """Walk through the program's operations in order, as if nothing else changed meanwhile."""

@@ -54,7 +54,7 @@ class _Shard:
         return None
 
     def has_landed(self, box: Box) -> bool:
-        return all(box.intersect(gap) is None for gap in self.missing)
+        return not self.missing or all(box.intersect(gap) is None for gap in self.missing)
 
     def land(self, box: Box) -> None:
         self.missing = [rest for gap in self.missing for rest in gap.subtract(box)]
