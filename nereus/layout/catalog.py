@@ -9,6 +9,7 @@ not devices: in a framework an old and a new worker can share a device for a whi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -99,21 +100,26 @@ class StateSpec:
 
     def tensor_bytes(self, ref: TensorRef, layout: Layout, rank: int, optimizer: OptimizerShard = UNSHARDED) -> int:
         """Bytes of one tensor that `rank` of an EMU holds."""
-        return _tensor_bytes(self, layout, rank, optimizer)[ref]
+        return _tensor_bytes(self, layout, optimizer)[rank].get(ref, 0)
 
 
 @lru_cache(maxsize=1024)
-def _tensor_bytes(state: StateSpec, layout: Layout, rank: int, optimizer: OptimizerShard) -> dict[TensorRef, int]:
-    return {
-        tensor.ref: tensor.item_bytes * sum(box.volume for holder, box in held if holder == rank)
-        for family, held in _cut(state, layout, optimizer)
-        for tensor in family
-    }
+def _tensor_bytes(state: StateSpec, layout: Layout, optimizer: OptimizerShard) -> tuple[dict[TensorRef, int], ...]:
+    """Bytes of each tensor that a rank holds something of, rank by rank."""
+    by_rank: tuple[dict[TensorRef, int], ...] = tuple({} for _ in range(layout.size))
+    for family, held in _cut(state, layout, optimizer):
+        sizes: Counter[int] = Counter()
+        for rank, box in held:
+            sizes[rank] += box.volume * family[0].item_bytes
+        refs = [tensor.ref for tensor in family]
+        for rank, size in sizes.items():
+            by_rank[rank].update(dict.fromkeys(refs, size))
+    return by_rank
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)
 def _shard_bytes(state: StateSpec, layout: Layout, rank: int, kind: Kind | None, optimizer: OptimizerShard) -> int:
-    sizes = _tensor_bytes(state, layout, rank, optimizer)
+    sizes = _tensor_bytes(state, layout, optimizer)[rank]
     return sum(size for ref, size in sizes.items() if kind is None or ref.kind is kind)
 
 

@@ -24,8 +24,9 @@ from nereus.transition.arrange import arrange
 from nereus.transition.dag import transition_dag
 from nereus.transition.estimate import LinkRates, transition_seconds
 from nereus.transition.feasibility import MemoryCheck, fitted
-from nereus.transition.ops import GroupKey, Transition
+from nereus.transition.ops import Transition
 from nereus.transition.residency import most_resident
+from nereus.transition.traffic import new_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def _proposal(snapshot: Snapshot, choice: Choice) -> Proposal | None:
         transition, memory = transition_to(snapshot, changed, snapshot.plan.epoch + 1)
     except LayoutError as error:
         return proposal((Code.INFEASIBLE_ORDER, str(error)), 0.0, 0, None)
-    seconds = transition_seconds(transition, _groups(transition), snapshot.links)
+    seconds = transition_seconds(transition, new_groups(transition), snapshot.links)
     reason = (Code.INFEASIBLE_MEMORY, str(memory.violation)) if memory.violation else None
     return proposal(reason, seconds, max(memory.peak_bytes.values(), default=0), transition)
 
@@ -203,13 +204,3 @@ def _differs(target: StagePlan, current: StagePlan) -> bool:
         current.micro_batch,
         set(current.groups),
     )
-
-
-def _groups(transition: Transition) -> dict[EndpointId, tuple[GroupKey, ...]]:
-    """The communicators that each endpoint makes for the transition, taken as new."""
-    groups: dict[EndpointId, set[GroupKey]] = {}
-    for op in transition.ops:
-        for key in op.groups:
-            for endpoint in key.members:
-                groups.setdefault(endpoint, set()).add(key)
-    return {endpoint: tuple(sorted(keys)) for endpoint, keys in groups.items()}

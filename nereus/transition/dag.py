@@ -14,6 +14,7 @@ from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.layout.layout import UNSHARDED
 from nereus.layout.moves import NodeOf
+from nereus.spec.stages import ROLES, role_of
 from nereus.transition.local import LocalDag, local_dag
 from nereus.transition.lowering import lower
 from nereus.transition.movement import Movement, fused, resharded, unfused
@@ -27,14 +28,11 @@ Key = tuple[str, int]
 """A movement of a model-stage."""
 Edges = dict[Key, set[Key]]
 
-STAGE_ORDER = ("generation", "inference", "training")
-"""Ties between model-stages, by the suffix of their names (paper, section 6)."""
-
 
 def stage_rank(stage: str) -> tuple[int, str]:
     """The place of a model-stage in the tie order."""
-    suffix = stage.rpartition("_")[2]
-    return (STAGE_ORDER.index(suffix) if suffix in STAGE_ORDER else len(STAGE_ORDER), stage)
+    role = role_of(stage)
+    return (ROLES.index(role) if role is not None else len(ROLES), stage)
 
 
 def transition_dag(

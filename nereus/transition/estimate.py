@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nereus.layout.catalog import EndpointId
-from nereus.transition.messages import sent_and_received
 from nereus.transition.ops import GroupKey, Op, Transition
+from nereus.transition.traffic import wire_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ def transition_seconds(
 
 def op_seconds(op: Op, rates: LinkRates) -> float:
     """Predicted seconds of one operation: that of its busiest endpoint."""
-    wire: dict[EndpointId, int] = {}
     copied: dict[EndpointId, int] = {}
     for move in op.copies:
         copied[move.target.endpoint] = copied.get(move.target.endpoint, 0) + move.num_bytes
-    for exchange in op.exchanges:
-        for endpoint in exchange.group.members:
-            wire[endpoint] = wire.get(endpoint, 0) + sum(sent_and_received(exchange, endpoint))
+    wire: dict[EndpointId, int] = {}
+    for moved in wire_bytes(op):
+        for endpoint, (sent, received) in moved.items():
+            wire[endpoint] = wire.get(endpoint, 0) + sent + received
     busiest = max(
-        (wire.get(e, 0) / rates.wire_bytes_s + copied.get(e, 0) / rates.copy_bytes_s for e in op.members), default=0.0
+        (wire.get(e, 0) / rates.wire_bytes_s + copied.get(e, 0) / rates.copy_bytes_s for e in {*wire, *copied}), default=0.0
     )
     return rates.op_s + busiest + rates.bucket_s * (len(op.stream.buckets) if op.stream else 0)

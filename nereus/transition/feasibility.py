@@ -14,7 +14,7 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, Site, StateSpec
 from nereus.layout.layout import Layout, OptimizerShard
 from nereus.layout.tensors import TensorRef
-from nereus.transition.messages import buffer_bytes
+from nereus.transition.messages import buffers
 from nereus.transition.ops import Transition
 from nereus.transition.streaming import streamed
 
@@ -49,12 +49,12 @@ def check_memory(
         held.open(emu)
     peak = dict(held.used)
     for op in (*transition.moving, *transition.held):
-        buffers = {endpoint: buffer_bytes(op, endpoint) for endpoint in op.members}
-        for bucket in op.stream.buckets if op.stream else (None,):
+        members = op.members
+        for bucket, buffer in zip(op.stream.buckets if op.stream else (None,), buffers(op), strict=True):
             for emu in op.makes:
                 held.open(emu, bucket)
-            for endpoint in op.members:
-                needed = held.used.get(endpoint, 0) + buffers[endpoint]
+            for endpoint in members:
+                needed = held.used.get(endpoint, 0) + buffer.get(endpoint, 0)
                 peak[endpoint] = max(peak.get(endpoint, 0), needed)
                 if needed > usable_bytes:
                     return MemoryCheck(peak, MemoryViolation(endpoint, op.id, needed, int(usable_bytes)))
@@ -70,14 +70,16 @@ def fitted(
     standing = tuple(current)
     while True:
         check = check_memory(transition, standing, states, usable_bytes)
-        # What is in the way may be an operation before the one that does not fit: it is streamed first.
-        before = (op for op in transition.moving if op.makes and op.stream is None)
-        blocked = check.violation and next(
-            (op for op in before if op.id == check.violation.op or check.violation.endpoint in op.members), None
-        )
-        if not blocked:
+        # What is in the way may be an operation before the one that does not fit. Those of a model-stage are alike.
+        could = [op for op in transition.moving if op.makes and op.stream is None]
+        stages = {op.stage for op in could if check.violation and op.id == check.violation.op} or {
+            op.stage for op in could if check.violation and check.violation.endpoint in op.members
+        }
+        if not stages:
             return transition, check
-        transition = streamed(transition, blocked.id, standing, states)
+        for op in could:
+            if op.stage in stages:
+                transition = streamed(transition, op.id, standing, states)
 
 
 Bucket = tuple[TensorRef, ...]

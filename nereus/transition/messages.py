@@ -15,6 +15,7 @@ from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, UnitId
 from nereus.layout.tensors import CanonicalTensor
 from nereus.transition.ops import AllGather, Exchange, Op
+from nereus.transition.traffic import wire_bytes
 
 WINDOW = 2
 """Messages of one peer under way at once: one is packed or unpacked while the other travels."""
@@ -80,25 +81,20 @@ def _rows(box: Box, item_bytes: int, max_bytes: int) -> Iterator[Box]:
         yield box.along(0, start, min(start + step, high))
 
 
-def sent_and_received(exchange: Exchange, endpoint: EndpointId) -> tuple[int, int]:
-    """Bytes that an endpoint sends and receives in one exchange."""
-    if endpoint not in exchange.group.members:
-        return 0, 0
-    if isinstance(exchange, AllGather):
-        each = [sum(part.num_bytes for part in parts) for parts in exchange.parts]
-        mine = each[exchange.group.members.index(endpoint)]
-        return mine * (len(each) - 1), sum(each) - mine
-    sent = sum(m.num_bytes for m in exchange.moves if m.source.endpoint == endpoint)
-    return sent, sum(m.num_bytes for m in exchange.moves if m.target.endpoint == endpoint)
+def buffers(op: Op) -> tuple[dict[EndpointId, int], ...]:
+    """Bytes of the buffers that each endpoint holds, at most a bucket each way: for each bucket of a stream, or for all."""
+    return tuple(
+        {
+            endpoint: min(sent, op.bucket_bytes) + min(received, op.bucket_bytes)
+            for endpoint, (sent, received) in moved.items()
+        }
+        for moved in wire_bytes(op)
+    )
 
 
 def buffer_bytes(op: Op, endpoint: EndpointId) -> int:
-    """Bytes of the buffers that an endpoint holds for an operation: at most a bucket each way."""
-    sent = received = 0
-    for exchange in op.exchanges:
-        out, into = sent_and_received(exchange, endpoint)
-        sent, received = sent + out, received + into
-    return min(sent, op.bucket_bytes) + min(received, op.bucket_bytes)
+    """Bytes of the buffers of one endpoint, in the bucket that takes most."""
+    return max(held.get(endpoint, 0) for held in buffers(op))
 
 
 def message_bytes(exchanges: Iterable[Exchange], bucket_bytes: int) -> int:

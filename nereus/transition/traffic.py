@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
-from nereus.layout.catalog import Catalog, EndpointId, StateSpec
+from nereus.layout.catalog import Catalog, EndpointId, StateSpec, Tensors
 from nereus.transition.ops import AllGather, GroupKey, Op, Transition
 
 
@@ -18,23 +18,42 @@ def moved_bytes(transition: Transition) -> Counter[tuple[EndpointId, EndpointId]
     """Bytes from one endpoint to another, and within one: local copies."""
     moved: Counter[tuple[EndpointId, EndpointId]] = Counter()
     for op in transition.ops:
-        for source, target, num_bytes in _transfers(op):
-            moved[source, target] += num_bytes
+        for source, target, tensors, volume in _transfers(op):
+            moved[source, target] += volume * tensors[0].item_bytes * len(tensors)
     return moved
 
 
-def _transfers(op: Op) -> Iterator[tuple[EndpointId, EndpointId, int]]:
-    """From where to where an operation moves how much."""
+def _transfers(op: Op) -> Iterator[tuple[EndpointId, EndpointId, Tensors, int]]:
+    """From where to where an operation moves how many elements of which tensors."""
     for move in op.copies:
-        yield move.source.endpoint, move.target.endpoint, move.num_bytes
+        yield move.source.endpoint, move.target.endpoint, move.tensors, move.box.volume
     for exchange in op.exchanges:
         if isinstance(exchange, AllGather):
             for source, parts in zip(exchange.group.members, exchange.parts, strict=True):
-                size = sum(part.num_bytes for part in parts)
-                yield from ((source, target, size) for target in exchange.group.members if size and target != source)
+                for part in parts:
+                    volume = part.box.volume
+                    yield from ((source, t, part.tensors, volume) for t in exchange.group.members if t != source)
         else:
             for move in exchange.moves:
-                yield move.source.endpoint, move.target.endpoint, move.num_bytes
+                yield move.source.endpoint, move.target.endpoint, move.tensors, move.box.volume
+
+
+def wire_bytes(op: Op) -> tuple[dict[EndpointId, tuple[int, int]], ...]:
+    """Bytes that each endpoint sends to and receives from others: bucket by bucket of a stream, else all at once."""
+    buckets = op.stream.buckets if op.stream else ((),)
+    bucket_of = {ref: index for index, bucket in enumerate(buckets) for ref in bucket}
+    sent = [Counter[EndpointId]() for _ in buckets]
+    received = [Counter[EndpointId]() for _ in buckets]
+    for source, target, tensors, volume in _transfers(op):
+        if source != target:
+            for tensor in tensors:
+                index = bucket_of.get(tensor.ref, 0)
+                sent[index][source] += volume * tensor.item_bytes
+                received[index][target] += volume * tensor.item_bytes
+    return tuple(
+        {endpoint: (out[endpoint], into[endpoint]) for endpoint in sorted({*out, *into})}
+        for out, into in zip(sent, received, strict=True)
+    )
 
 
 def new_groups(transition: Transition) -> dict[EndpointId, tuple[GroupKey, ...]]:

@@ -70,7 +70,7 @@ class Exchanges:
         return sum(message_size(message) for wave in self.waves for line in wave for message in line.receives)
 
     def run(self, store: ShardStore, communicators: Communicators, staging: Staging, meanwhile: Callable[[], None]) -> None:
-        """Exchange everything; returns when all boxes have landed. `meanwhile` is called once the first rounds are posted."""
+        """Returns when all boxes have landed. `meanwhile` is called when the first rounds are posted."""
         for wave in self.waves:
             under_way: deque[_Round] = deque()
             for number in range(max(line.num_rounds for line in wave)):
