@@ -10,9 +10,9 @@ from actors.lanes import LANES
 DEVICE_RESOURCE = "nereus_device"
 """The Ray resource of an emulated CPU device. Accelerators are Ray's own `GPU`."""
 
-WORKER_ENVIRONMENT = {"env_vars": {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "1"}}
-"""A worker computes on one thread: pacing reads the CPU time of that thread. Its tensors lie in huge pages: into fresh
-ones state arrives nearly as fast as into used ones, into fresh small pages at half the speed (measured)."""
+WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""A worker computes on one thread: pacing reads the CPU time of that thread. Its tensors lie in huge pages where the machine
+has them: into fresh ones state arrives nearly as fast as into used ones, into fresh small pages at half the speed."""
 
 
 def worker_options(node_id: str, takes: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def worker_options(node_id: str, takes: Mapping[str, Any]) -> dict[str, Any]:
         **takes,
         "concurrency_groups": LANES,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
-        "runtime_env": WORKER_ENVIRONMENT,
+        "runtime_env": {"env_vars": WORKER_ENVIRONMENT},
         "max_restarts": 0,
     }
 

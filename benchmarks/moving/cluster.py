@@ -23,6 +23,7 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from actors.options import WORKER_ENVIRONMENT
 from benchmarks.moving.contest import Job, Outcome
 from benchmarks.moving.rank import serve
 from benchmarks.moving.shapes import NUM_RANKS
@@ -89,6 +90,7 @@ class Cluster:
 
     def _start(self) -> None:
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=START_S)
+        os.environ.update(WORKER_ENVIRONMENT)  # For all contestants: what a worker of Nereus runs with.
         context = get_context("forkserver")
         context.set_forkserver_preload(["torch", "benchmarks.moving.rank"])
         for rank in range(NUM_RANKS):

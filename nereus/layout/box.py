@@ -5,7 +5,6 @@ A box has one (low, high) span per axis of the canonical tensor. A scalar has th
 
 from __future__ import annotations
 
-from math import prod
 from typing import NamedTuple
 
 
@@ -27,7 +26,10 @@ class Box(NamedTuple):
     @property
     def volume(self) -> int:
         """Number of elements; 0 for an empty box."""
-        return prod(max(0, extent) for extent in self.shape)
+        volume = 1
+        for low, high in zip(self.low, self.high, strict=True):
+            volume *= max(0, high - low)
+        return volume
 
     def along(self, axis: int, low: int, high: int) -> Box:
         """This box with its span on one axis replaced."""
@@ -37,8 +39,9 @@ class Box(NamedTuple):
         """The common elements, or None when there are none."""
         low = tuple(map(max, self.low, other.low))
         high = tuple(map(min, self.high, other.high))
-        if any(start >= stop for start, stop in zip(low, high, strict=True)):
-            return None
+        for start, stop in zip(low, high, strict=True):
+            if start >= stop:
+                return None
         return Box(low, high)
 
     def subtract(self, other: Box) -> list[Box]:

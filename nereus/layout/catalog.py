@@ -91,8 +91,10 @@ class StateSpec:
         self, layout: Layout, rank: int, optimizer: OptimizerShard = UNSHARDED
     ) -> dict[CanonicalTensor, tuple[Box, ...]]:
         """What `rank` of an EMU holds; tensors of which it holds nothing are left out."""
-        held = ((tensor, tensor.boxes(layout, rank, self.num_layers, optimizer)) for tensor in self.tensors)
-        return {tensor: boxes for tensor, boxes in held if boxes}
+        held: dict[CanonicalTensor, tuple[Box, ...]] = {}
+        for family in _families(self, layout.pp):
+            held.update(dict.fromkeys(family, family[0].boxes(layout, rank, self.num_layers, optimizer)))
+        return {tensor: held[tensor] for tensor in self.tensors if held[tensor]}
 
     def shard_bytes(self, layout: Layout, rank: int, kind: Kind | None = None, optimizer: OptimizerShard = UNSHARDED) -> int:
         """Bytes of logical state that `rank` of an EMU holds; of one kind only, if it is given."""
@@ -128,24 +130,30 @@ def _cut(
     state: StateSpec, layout: Layout, optimizer: OptimizerShard
 ) -> tuple[tuple[Tensors, tuple[tuple[int, Box], ...]], ...]:
     """The families of a state under a layout, each with the ranks that hold something of it, and the boxes."""
-    families: dict[object, list[CanonicalTensor]] = {}
-    for tensor in state.tensors:
-        # Layers are told apart by their pipeline rank alone: the first of a run stands for all.
-        where = None if tensor.layer is None else _pipeline_rank(tensor.layer, layout.pp, state.num_layers)
-        sharded = tensor.kind in OPTIMIZER_KINDS
-        key = (tensor.place, where, tensor.shape, tensor.axis, tensor.segments, tensor.dtype, sharded, tensor.frozen)
-        families.setdefault(key, []).append(tensor)
     return tuple(
         (
-            tuple(family),
+            family,
             tuple(
                 (rank, box)
                 for rank in range(layout.size)
                 for box in family[0].boxes(layout, rank, state.num_layers, optimizer)
             ),
         )
-        for family in families.values()
+        for family in _families(state, layout.pp)
     )
+
+
+@lru_cache(maxsize=1024)
+def _families(state: StateSpec, pp: int) -> tuple[Tensors, ...]:
+    """The tensors that are cut alike under any layout with `pp` pipeline ranks."""
+    families: dict[object, list[CanonicalTensor]] = {}
+    for tensor in state.tensors:
+        # Layers are told apart by their pipeline rank alone: the first of a run stands for all.
+        where = None if tensor.layer is None else _pipeline_rank(tensor.layer, pp, state.num_layers)
+        sharded = tensor.kind in OPTIMIZER_KINDS
+        key = (tensor.place, where, tensor.shape, tensor.axis, tensor.segments, tensor.dtype, sharded, tensor.frozen)
+        families.setdefault(key, []).append(tensor)
+    return tuple(tuple(family) for family in families.values())
 
 
 def _pipeline_rank(layer: int, pp: int, num_layers: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nereus.layout.box import Box
-from nereus.layout.catalog import EndpointId, UnitId
+from nereus.layout.catalog import EndpointId, Tensors, UnitId
 from nereus.layout.tensors import CanonicalTensor
 from nereus.transition.ops import AllGather, Exchange, Op
 from nereus.transition.traffic import wire_bytes
@@ -32,10 +32,7 @@ class Piece(NamedTuple):
     tensor: CanonicalTensor
     """The target's tensor, on both ends: its dtype is what travels."""
     box: Box
-
-    @property
-    def num_bytes(self) -> int:
-        return self.box.volume * self.tensor.item_bytes
+    num_bytes: int
 
 
 Message = tuple[Piece, ...]
@@ -46,15 +43,16 @@ def message_size(message: Message) -> int:
     return sum(piece.num_bytes for piece in message)
 
 
-def messages(boxes: Iterable[tuple[UnitId, CanonicalTensor, Box]], max_bytes: int) -> tuple[Message, ...]:
+def messages(boxes: Iterable[tuple[UnitId, Tensors, Box]], max_bytes: int) -> tuple[Message, ...]:
     """Cut what one endpoint sends to another into messages of at most `max_bytes`, or of one row where a row is longer."""
     found: list[Message] = []
     small: list[Piece] = []
     small_bytes = 0
-    for unit, tensor, box in boxes:
-        for part in _rows(box, tensor.item_bytes, max_bytes):
-            piece = Piece(unit, tensor, part)
-            if piece.num_bytes >= min(ALONE_BYTES, max_bytes):
+    alone = min(ALONE_BYTES, max_bytes)
+    for unit, tensors, box in boxes:
+        parts = [(part, part.volume * tensors[0].item_bytes) for part in _rows(box, tensors[0].item_bytes, max_bytes)]
+        for piece in (Piece(unit, tensor, part, size) for tensor in tensors for part, size in parts):
+            if piece.num_bytes >= alone:
                 found.append((piece,))
                 continue
             if small and small_bytes + piece.num_bytes > max_bytes:

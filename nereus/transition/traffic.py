@@ -45,11 +45,11 @@ def wire_bytes(op: Op) -> tuple[dict[EndpointId, tuple[int, int]], ...]:
     sent = [Counter[EndpointId]() for _ in buckets]
     received = [Counter[EndpointId]() for _ in buckets]
     for source, target, tensors, volume in _transfers(op):
-        if source != target:
-            for tensor in tensors:
-                index = bucket_of.get(tensor.ref, 0)
-                sent[index][source] += volume * tensor.item_bytes
-                received[index][target] += volume * tensor.item_bytes
+        size = volume * tensors[0].item_bytes
+        where = Counter(bucket_of[tensor.ref] for tensor in tensors) if op.stream else {0: len(tensors)}
+        for index, count in where.items() if source != target else ():
+            sent[index][source] += size * count
+            received[index][target] += size * count
     return tuple(
         {endpoint: (out[endpoint], into[endpoint]) for endpoint in sorted({*out, *into})}
         for out, into in zip(sent, received, strict=True)

@@ -17,8 +17,7 @@ from itertools import groupby
 import torch
 
 from nereus.layout.box import Box
-from nereus.layout.catalog import EndpointId, UnitId
-from nereus.layout.tensors import CanonicalTensor
+from nereus.layout.catalog import EndpointId, Tensors, UnitId
 from nereus.transition.messages import Message, message_size, messages
 from nereus.transition.ops import AllGather, Exchange, GroupKey, Op
 from nereus.transport.communicator import Batch
@@ -32,7 +31,7 @@ TAG = 1
 MAX_ROUNDS = 16
 """Rounds under way at once where nothing is staged: enough to hide the latency of a message, few enough to watch."""
 
-Boxes = list[tuple[UnitId, CanonicalTensor, Box]]
+Boxes = list[tuple[UnitId, Tensors, Box]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ def _lines(exchanges: Iterable[Exchange], me: EndpointId, max_bytes: int) -> Ite
                     boxes, unit = sends.setdefault(move.target.endpoint, []), move.source.unit
                 else:
                     boxes, unit = receives.setdefault(move.source.endpoint, []), move.target.unit
-                boxes += [(unit, tensor, move.box) for tensor in move.tensors]
+                boxes.append((unit, move.tensors, move.box))
         for peer in sorted({*sends, *receives}):
             cut = (messages(boxes.get(peer, ()), max_bytes) for boxes in (sends, receives))
             yield Line(exchange.group, peer, *cut)
@@ -194,7 +193,7 @@ def _gather_boxes(
     target = gather.targets[gather.group.members.index(me)]
     for member, parts in zip(gather.group.members, gather.parts, strict=True):
         if member == me:
-            boxes = [(part.unit, tensor, part.box) for part in parts for tensor in part.tensors]
+            boxes = [(part.unit, part.tensors, part.box) for part in parts]
             sends.update({peer: list(boxes) for peer in gather.group.members if peer != me and boxes})
         elif parts:
-            receives[member] = [(target, tensor, part.box) for part in parts for tensor in part.tensors]
+            receives[member] = [(target, part.tensors, part.box) for part in parts]

@@ -12,7 +12,7 @@ process on the thread of the transfer lane, over Gloo or NCCL alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,6 +55,8 @@ class _Installed:
     op: Op
     state: StateSpec | None
     """The logical state of the op's model-stage, if it makes units."""
+    buffer_bytes: int
+    """What its buffers take here."""
 
 
 class Executor:
@@ -78,7 +80,8 @@ class Executor:
         start = time.perf_counter()
         if program.epoch < self._epoch:
             raise StaleUnitError(f"endpoint {self.endpoint}: program of epoch {program.epoch}, {self._epoch} is installed")
-        self._check_memory(program)
+        buffers = {op.id: buffer_bytes(op, self.endpoint) for op in program.ops}
+        self._check_memory(program, buffers)
         made, reused = self._communicators.ensure(program.groups, f"e{program.epoch}")
         for key in program.groups:
             if key.lane == TRANSFER:
@@ -87,7 +90,7 @@ class Executor:
             self._ops = {name: known for name, known in self._ops.items() if known.op.is_repeatable}
         self._epoch = program.epoch
         for op in program.ops:
-            self._ops[op.id] = _Installed(op, program.states.get(op.stage))
+            self._ops[op.id] = _Installed(op, program.states.get(op.stage), buffers[op.id])
         return Installation(made, reused, time.perf_counter() - start)
 
     @torch.no_grad()
@@ -104,7 +107,7 @@ class Executor:
         if installed is None:
             raise StaleUnitError(f"endpoint {self.endpoint}: operation {op_id} is not installed, or has run already")
         op = installed.op
-        with self._memory.holding(op.id, buffer_bytes(op, self.endpoint), "buffers"):
+        with self._memory.holding(op.id, installed.buffer_bytes, "buffers"):
             received = self._stream(op, op.stream, installed.state) if op.stream else self._at_once(op, installed.state)
         if self._communicators.device.type == "cuda":
             torch.cuda.current_stream(self._communicators.device).synchronize()
@@ -197,17 +200,16 @@ class Executor:
                 self._store.write(move.target.unit, tensor.ref, move.box).copy_(source)
                 self._store.land(move.target.unit, tensor.ref, move.box)
 
-    def _check_memory(self, program: Program) -> None:
+    def _check_memory(self, program: Program, buffers: Mapping[str, int]) -> None:
         """Walk through the program's operations in order, as if nothing else changed meanwhile."""
         used, sizes = self._memory.used_bytes, {u: shards_bytes(s) for u, s in self._store.catalog().items()}
         for op in program.ops:
             for emu in op.makes:
                 sizes[emu.unit] = shards_bytes(self._shards(emu, program.states.get(op.stage)))
             opens = sum(sizes[emu.unit] for emu in op.makes)
-            buffers = buffer_bytes(op, self.endpoint)
-            if op.stream is None and used + opens + buffers > self._memory.capacity_bytes:
+            if op.stream is None and used + opens + buffers[op.id] > self._memory.capacity_bytes:
                 device, capacity = self._memory.device, self._memory.capacity_bytes
-                raise OutOfDeviceMemory(device, op.id, opens + buffers, used, capacity)
+                raise OutOfDeviceMemory(device, op.id, opens + buffers[op.id], used, capacity)
             used += opens - sum(sizes.get(site.unit, 0) for site in op.frees)
 
     def _shards(self, emu: Emu, state: StateSpec | None) -> Shards:

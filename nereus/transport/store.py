@@ -57,6 +57,9 @@ class _Shard:
         return not self.missing or all(box.intersect(gap) is None for gap in self.missing)
 
     def land(self, box: Box) -> None:
+        if box in self.missing:
+            self.missing.remove(box)
+            return
         self.missing = [rest for gap in self.missing for rest in gap.subtract(box)]
 
     def landed(self) -> tuple[Box, ...]:
@@ -118,8 +121,11 @@ class UnitStore:
         return self._view(unit, ref, box)[1]
 
     def land(self, unit: UnitId, ref: TensorRef, box: Box) -> None:
-        """`box` holds its elements from now on. Raises StoreError as `read` does."""
-        self._view(unit, ref, box)[0].land(box)
+        """`box` holds its elements from now on. Raises StoreError for a tensor that is not open here."""
+        shard = self._shards(unit).get(ref)
+        if shard is None:
+            raise StoreError(f"unit {unit} holds nothing of {ref} here; {box.low}:{box.high} cannot have landed")
+        shard.land(box)
 
     def release(self, unit: UnitId, refs: Collection[TensorRef] | None = None) -> None:
         """Drop a unit, or some of its tensors, and give their bytes back. Raises StoreError for a unit that is not open."""

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereus.emu.digest import BoxDigest, Digest, Sums, logical_digest
+from nereus.emu.digest import BoxDigest, Digest, Sums, logical_digest, unit_digests
 from nereus.emu.unit import Emu
 from nereus.errors import DigestMismatch
 from nereus.layout.box import Box
+from nereus.layout.catalog import UnitId
 from nereus.layout.tensors import Kind, TensorRef
-from tests.builders import Values, fused_state, global_values, make_emu, make_model, shape_texts, thin_state
+from tests.builders import Values, fused_state, global_values, make_emu, make_emus, make_model, shape_texts, thin_state
+from tests.layout.models import thin_trained_state
 
 TIED = thin_state(make_model(tied=True, num_heads=3, num_kv_heads=3))
 SHAPES = sorted({text.rsplit(" ", 1)[0] for text in shape_texts(8)})
@@ -102,3 +104,54 @@ def test_digest_refuses_a_tensor_that_is_no_part_of_the_state() -> None:
     stray = BoxDigest(TensorRef("stray", Kind.PARAMETER), Box((0,), (1,)), (1, 1))
     with pytest.raises(DigestMismatch, match="stray"):
         logical_digest([stray], {})
+
+
+# --- replicas that share their optimizer state -------------------------------------------------------------------------
+
+TRAINED = thin_trained_state(make_model(tied=True, num_heads=3, num_kv_heads=3, vocab=53))
+TRAINED_SHAPES = {tensor.ref: tensor.shape for tensor in TRAINED.tensors}
+
+
+def kept(text: str) -> dict[UnitId, list[BoxDigest]]:
+    """What the endpoints of each replica hash of the trained model."""
+    values = global_values(TRAINED)
+    return {
+        emu.unit: [
+            BoxDigest(tensor.ref, box, mixed(values[tensor.ref], box))
+            for rank in range(emu.layout.size)
+            for tensor, boxes in TRAINED.shards(emu.layout, rank, emu.optimizer).items()
+            for box in boxes
+        ]
+        for emu in make_emus(text)
+    }
+
+
+@pytest.mark.parametrize("text", ["dp2 zero1", "tp2 dp3 zero1", "tp2 pp2 dp2 zero1", "fsdp2 dp2 zero1", "dp8 zero1"])
+def test_digest_of_each_zero1_replica_is_that_of_the_whole_state(text: str) -> None:
+    """What all of them keep of the optimizer state counts for each."""
+    values = global_values(TRAINED)
+    whole = {ref: mixed(values[ref], Box.whole(shape)) for ref, shape in TRAINED_SHAPES.items()}
+    found = unit_digests(kept(text), TRAINED_SHAPES, sharded=True)
+    assert found == dict.fromkeys((emu.unit for emu in make_emus(text)), whole)
+
+
+@pytest.mark.parametrize("text", ["dp2", "tp2 fsdp2", "fsdp4", "pp3 dp2"])
+def test_digest_of_each_whole_replica_is_its_own(text: str) -> None:
+    boxes = kept(text)
+    alone = {unit: logical_digest(found, TRAINED_SHAPES) for unit, found in boxes.items()}
+    assert unit_digests(boxes, TRAINED_SHAPES, sharded=False) == alone
+
+
+def test_digest_refuses_zero1_replicas_of_which_one_is_missing() -> None:
+    first, *_ = kept("dp3 zero1").items()
+    with pytest.raises(DigestMismatch, match=r"exp_avg|master"):
+        unit_digests(dict([first]), TRAINED_SHAPES, sharded=True)
+
+
+def test_digest_refuses_parameters_that_only_another_zero1_replica_has() -> None:
+    """Optimizer state is shared, parameters are not."""
+    boxes = kept("dp2 zero1")
+    lost = max(boxes)
+    boxes[lost] = [box for box in boxes[lost] if box.ref.kind is not Kind.PARAMETER]
+    with pytest.raises(DigestMismatch, match="elements are held"):
+        unit_digests(boxes, TRAINED_SHAPES, sharded=True)

@@ -15,6 +15,7 @@ from nereus.policy.proposal import Snapshot
 from nereus.spec.model import ModelShape
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES
 from nereus.transition.estimate import LinkRates
+from nereus.transition.ops import BUCKET_BYTES
 from tests.builders import ENDPOINT_OF, make_plan
 
 MODEL = ModelShape(hidden_size=96, num_layers=4, num_heads=4, num_kv_heads=2, head_dim=24, ffn_size=256, vocab_size=64)
@@ -35,6 +36,7 @@ def snapshot_of(
     capacity_bytes: int = 64 * MIB,
     micro_batch: int = 32,
     longest: float = 20,
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> Snapshot:
     """A job that runs on "tp2 dp2" and the like, on the first devices or on those named."""
     where = devices or {}
@@ -55,6 +57,7 @@ def snapshot_of(
         links=LinkRates(),
         capacity_bytes=capacity_bytes,
         headroom=0.1,
+        bucket_bytes=bucket_bytes,
         micro_batches=(4, 8, 16, 32, 64),
         mean=Batch(256, 6, 12),
         longest=Batch(256, 6, longest),

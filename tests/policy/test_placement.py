@@ -37,7 +37,7 @@ def test_plan_that_stays_proposes_nothing_to_move_however_its_ranks_lie(text: st
     same = make_plan(text, stage=ACTOR_TRAINING)
     placed = place(snapshot, replace(same, micro_batch=32))
     assert set(placed.groups) == set(snapshot.plan.stages[ACTOR_TRAINING].groups)
-    assert transition_to(snapshot, {ACTOR_TRAINING: placed}, 1).ops == ()
+    assert transition_to(snapshot, {ACTOR_TRAINING: placed}, 1)[0].ops == ()
 
 
 @pytest.mark.parametrize("dp", [1, 2, 3])
@@ -45,7 +45,7 @@ def test_units_that_stay_keep_their_devices_when_replicas_go(dp: int) -> None:
     snapshot = snapshot_of(everywhere("dp8") | {ACTOR_TRAINING: "tp2 dp4"})
     placed = place(snapshot, make_plan(f"tp2 dp{dp}", stage=ACTOR_TRAINING))
     assert set(placed.groups) <= set(snapshot.plan.stages[ACTOR_TRAINING].groups)
-    transition = transition_to(snapshot, {ACTOR_TRAINING: placed}, 1)
+    transition, _ = transition_to(snapshot, {ACTOR_TRAINING: placed}, 1)
     assert transition.counts == {"Destroy": 4 - dp}
     assert transition.num_bytes == 0
 
@@ -54,14 +54,14 @@ def test_units_that_stay_keep_their_devices_when_replicas_come() -> None:
     snapshot = snapshot_of(everywhere("dp4") | {ACTOR_TRAINING: "tp2 dp2"}, devices={ACTOR_TRAINING: (3, 1, 5, 4)})
     placed = place(snapshot, make_plan("tp2 dp4", stage=ACTOR_TRAINING))
     assert {(3, 1), (5, 4)} <= set(placed.groups)
-    assert transition_to(snapshot, {ACTOR_TRAINING: placed}, 1).counts == {"Extend": 2}
+    assert transition_to(snapshot, {ACTOR_TRAINING: placed}, 1)[0].counts == {"Extend": 2}
 
 
 def test_replicas_that_merge_stay_on_their_devices() -> None:
     snapshot = snapshot_of(everywhere("dp4") | {ACTOR_TRAINING: "tp2 dp4"})
     placed = place(snapshot, make_plan("tp2 pp2 dp2", stage=ACTOR_TRAINING))
     assert sorted(placed.devices) == list(DEVICES)
-    transition = transition_to(snapshot, {ACTOR_TRAINING: placed}, 1)
+    transition, _ = transition_to(snapshot, {ACTOR_TRAINING: placed}, 1)
     assert transition.counts == {"Merge": 2}
     assert transition.num_bytes == 0
 

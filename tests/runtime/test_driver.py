@@ -16,6 +16,7 @@ import pytest
 from nereus.control.effects import DevicesChanged, Started, TransitionRecord
 from nereus.control.events import BoundaryReached, EndpointDied, JobStarted, OpCompleted
 from nereus.control.phases import Steady, Stopped
+from nereus.control.programs import MAX_SPARE_GROUPS
 from nereus.control.report import Release
 from nereus.emu.groups import compute_groups
 from nereus.emu.unit import Emu
@@ -239,7 +240,9 @@ def test_figures_of_a_record_are_those_of_the_worst_endpoint_or_add_up(make_loop
     assert outcome["groups_made"] + outcome["groups_reused"] == groups
 
 
-def test_programs_have_the_communicators_of_the_new_plan_and_only_those_and_the_syncs_are_kept(make_loop: MakeLoop) -> None:
+def test_programs_have_the_communicators_of_the_new_plan_which_are_kept_with_the_syncs_and_a_few_spare_ones(
+    make_loop: MakeLoop,
+) -> None:
     loop = make_loop()
     loop.begin()
     release = loop.boundary(1)
@@ -251,8 +254,10 @@ def test_programs_have_the_communicators_of_the_new_plan_and_only_those_and_the_
         assert {group for group in compute if program.endpoint in group.members} <= set(program.groups)
     keep = loop.world.calls("bind")[-1][3]  # type: ignore[index]
     sync = {x.group for p in programs for op in p.ops if op.id == release.sync_op for x in op.exchanges}
-    assert keep == compute | sync
-    assert all(isinstance(group, GroupKey) and group.lane == TRANSFER for group in sync)
+    spare = {x.group for op in loop.world.calls("run") if isinstance(op, Op) for x in op.exchanges}
+    assert keep == compute | sync | spare
+    assert all(isinstance(group, GroupKey) and group.lane == TRANSFER for group in sync | spare)
+    assert max(Counter(member for group in spare for member in group.members).values()) <= MAX_SPARE_GROUPS
 
 
 def test_news_tells_the_start_the_devices_the_steps_and_the_transitions_in_order(make_loop: MakeLoop) -> None:

@@ -54,23 +54,28 @@ class Interpreter:
         self._state = state
         self.shards = cut_afresh(state, emus)
 
-    def run(self, op: Op) -> None:
-        """All of an operation: at once, or bucket by bucket."""
-        if op.stream is None:
-            self._run(op, None)
-            return
-        assert sorted(ref for bucket in op.stream.buckets for ref in bucket) == sorted(t.ref for t in self._state.tensors)
-        for bucket in op.stream.buckets:
-            self._run(op.of_tensors(bucket), bucket)
+    def run(self, op: Op, buckets: slice = slice(None), *, release: bool = True) -> None:
+        """All of an operation: at once, or bucket by bucket; of a stream, these buckets. `release` is what comes last."""
+        for bucket in op.stream.buckets[buckets] if op.stream else (None,):
+            part = op if bucket is None else op.of_tensors(bucket)
+            self._open(op, bucket)
+            self.opened(part)
+            self._move_all(part)
+            if release:
+                self._release(op, bucket)
 
-    def _run(self, op: Op, refs: Collection[TensorRef] | None) -> None:
-        for emu in op.makes:
+    def drop(self, emus: Iterable[Emu], refs: Iterable[TensorRef]) -> None:
+        """Release some tensors of these units, where they are open."""
+        refs = tuple(refs)
+        for emu in emus:
             for endpoint in emu.endpoints:
-                held = self.shards.setdefault((endpoint, emu.unit), {})
-                for tensor in self._state.tensors:
-                    if refs is None or tensor.ref in refs:
-                        assert tensor.ref not in held, "a shard is opened once"
-                        held[tensor.ref] = np.full(tensor.shape, -1, dtype=np.int64)
+                for ref in refs:
+                    self.shards.get((endpoint, emu.unit), {}).pop(ref, None)
+
+    def opened(self, part: Op) -> None:
+        """Called when the shards of an operation, or of a bucket of it, are open and nothing of it is released yet."""
+
+    def _move_all(self, op: Op) -> None:
         for copy in op.copies:
             assert copy.source.endpoint == copy.target.endpoint, "a copy stays on its endpoint"
             self._move(copy)
@@ -78,9 +83,20 @@ class Interpreter:
             for exchange in op.exchanges:
                 if exchange.wave == wave:
                     self._exchange(exchange)
+
+    def _release(self, op: Op, refs: Collection[TensorRef] | None) -> None:
         for site in op.frees:
             for ref in list(self.shards[site]) if refs is None else refs:
                 del self.shards[site][ref]
+
+    def _open(self, op: Op, refs: Collection[TensorRef] | None) -> None:
+        for emu in op.makes:
+            for endpoint in emu.endpoints:
+                held = self.shards.setdefault((endpoint, emu.unit), {})
+                for tensor in self._state.tensors:
+                    if refs is None or tensor.ref in refs:
+                        assert tensor.ref not in held, "a shard is opened once"
+                        held[tensor.ref] = np.full(tensor.shape, -1, dtype=np.int64)
 
     def _exchange(self, exchange: Exchange) -> None:
         members = exchange.group.members

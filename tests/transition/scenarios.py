@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -14,8 +15,8 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import StateSpec
 from nereus.layout.tensors import TensorRef
 from nereus.transition.arrange import arrange
-from nereus.transition.dag import transition_dag
-from nereus.transition.local import LocalDag
+from nereus.transition.dag import Exclusive, transition_dag
+from nereus.transition.local import LocalDag, local_dag
 from nereus.transition.ops import BUCKET_BYTES, Op, Transition
 from nereus.transition.residency import most_resident
 from nereus.transition.streaming import streamed
@@ -29,11 +30,14 @@ from tests.builders import (
     devices_of,
     make_emus,
     make_layout,
+    make_plan,
     shape_texts,
 )
 from tests.transition.interpreter import Interpreter, Key, cut_afresh
 
 SHAPES = shape_texts(8)
+NOTHING = StateSpec((), 8)
+"""A state without tensors, where only the operations matter."""
 
 
 def current_emus(text: str, seed: int = 0) -> tuple[Emu, ...]:
@@ -79,6 +83,24 @@ def planned(
     return transition
 
 
+def always(first: str, second: str) -> bool:
+    """All model-stages run concurrently, so none shares a device with another."""
+    return True
+
+
+def of_stages(
+    current: Mapping[str, tuple[Emu, ...]],
+    targets: Mapping[str, StagePlan],
+    exclusive: Exclusive = lambda a, b: False,
+    *,
+    fuse: bool = True,
+) -> Transition:
+    """The transition of several model-stages without tensors, on nodes of eight devices."""
+    states = dict.fromkeys(targets, NOTHING)
+    node_of = {endpoint: device // 8 for endpoint, device in DEVICE_OF.items()}
+    return transition_dag(current, targets, states, ENDPOINT_OF, 1, node_of, exclusive, fuse=fuse)
+
+
 def replay(state: StateSpec, current: tuple[Emu, ...], ops: Iterable[Op]) -> Interpreter:
     """The shards of all endpoints after these operations."""
     run = Interpreter(state, current)
@@ -114,3 +136,20 @@ def any_topological_order(dag: LocalDag, random: Random) -> list[int]:
         order.append(random.choice(ready))
         waiting.remove(order[-1])
     return order
+
+
+def dag_between(current: tuple[Emu, ...], text: str, devices: list[int] | None = None) -> LocalDag:
+    plan = target_plan(current, text) if devices is None else make_plan(text, devices=devices)
+    return local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
+
+
+def written(dag: LocalDag) -> list[tuple[str, list[tuple[int, ...]]]]:
+    """Each step as its verb, and the devices of the units that it makes, or ends if it makes none."""
+    return [
+        (type(step.primitive).__name__, [devices_of(emu) for emu in step.primitive.makes or step.primitive.ends])
+        for step in dag.steps
+    ]
+
+
+def counts(dag: LocalDag) -> Counter[str]:
+    return Counter(type(step.primitive).__name__ for step in dag.steps)

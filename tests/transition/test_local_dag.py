@@ -21,19 +21,20 @@ from tests.builders import (
     degrees,
     devices_of,
     endpoints_of,
-    make_emu,
     make_emus,
     make_layout,
     make_plan,
+    shape_texts,
 )
-from tests.transition.scenarios import SHAPES, any_topological_order, current_emus, sub_units, target_plan
-
-Written = tuple[str, tuple[int, ...]]
-
-
-def dag_between(current: tuple[Emu, ...], text: str, devices: list[int] | None = None) -> LocalDag:
-    plan = target_plan(current, text) if devices is None else make_plan(text, devices=devices)
-    return local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
+from tests.transition.scenarios import (
+    SHAPES,
+    any_topological_order,
+    counts,
+    current_emus,
+    dag_between,
+    target_plan,
+    written,
+)
 
 
 def end_of(current: tuple[Emu, ...], dag: LocalDag, order: list[int]) -> EmuCollection:
@@ -41,18 +42,6 @@ def end_of(current: tuple[Emu, ...], dag: LocalDag, order: list[int]) -> EmuColl
     for index in order:
         collection = apply(collection, dag.steps[index].primitive)
     return collection
-
-
-def written(dag: LocalDag) -> list[tuple[str, list[tuple[int, ...]]]]:
-    """Each step as its verb, and the devices of the units that it makes, or ends if it makes none."""
-    return [
-        (type(step.primitive).__name__, [devices_of(emu) for emu in step.primitive.makes or step.primitive.ends])
-        for step in dag.steps
-    ]
-
-
-def counts(dag: LocalDag) -> Counter[str]:
-    return Counter(type(step.primitive).__name__ for step in dag.steps)
 
 
 # --- every pair --------------------------------------------------------------------------------------------------------
@@ -124,6 +113,21 @@ def test_units_that_a_transition_makes_have_names_of_their_own(source: str) -> N
 def test_transition_is_the_same_each_time(source: str) -> None:
     for target in SHAPES[::5]:
         assert dag_between(current_emus(source, 2), target) == dag_between(current_emus(source, 2), target)
+
+
+SHARED = [*shape_texts(8, form="fsdp")[1::3], "tp2 fsdp2 dp2", "pp2 fsdp2 dp2", "fsdp3 dp2", "fsdp2 dp4", "tp2 pp2 fsdp2"]
+"""Layouts with an fsdp axis, which T_sub cuts as it does the others."""
+
+
+@pytest.mark.parametrize("source", SHARED)
+def test_fsdp_axis_is_split_and_merged_as_the_others(source: str) -> None:
+    for seed, target in enumerate(SHARED):
+        current = current_emus(source, seed)
+        dag = dag_between(current, target)
+        assert end_of(current, dag, any_topological_order(dag, Random(seed))) == frozenset(dag.result), target
+        sub = make_layout(source).common(make_layout(target))
+        parts = {part.layout for s in dag.steps if isinstance(s.primitive, Split) for part in s.primitive.parts}
+        assert parts <= {sub}, target
 
 
 # --- the last copy -----------------------------------------------------------------------------------------------------
@@ -223,84 +227,3 @@ def test_unit_that_loses_the_second_half_of_its_devices_shrinks_onto_the_first(s
     current, size = make_emus(source), make_layout(target).size
     plan = arrange(current, STAGE, make_layout(target), 1, range(size), DEVICE_OF, ONE_NODE)
     local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
-
-
-# --- the paper's examples ----------------------------------------------------------------------------------------------
-
-
-def test_reward_inference_of_figure_6_is_split_in_four_loses_two_and_merges_two() -> None:
-    """(tp4, pp8) on GPUs 33-64 -> (tp8, pp2) on 16 of them; T_sub = (gcd(4, 8), gcd(8, 2)) = (4, 2)."""
-    current = make_emus("tp4 pp8", devices=range(33, 65))
-    dag = dag_between(current, "tp8 pp2", devices=[*_kept_devices(current)])
-    assert [(verb, [len(devices) for devices in units]) for verb, units in written(dag)] == [
-        ("Split", [8, 8, 8, 8]),
-        ("Destroy", [8]),
-        ("Destroy", [8]),
-        ("Merge", [16]),
-    ]
-    assert [sorted(step.after) for step in dag.steps] == [[], [0], [0], [0]]
-
-
-def _kept_devices(current: tuple[Emu, ...]) -> tuple[int, ...]:
-    """The devices, in rank order, of a (tp8, pp2) unit over the first two units of T_sub."""
-    devices = [device for unit in sub_units(current, "tp8 pp2")[:2] for device in devices_of(unit)]
-    return arrange(current, STAGE, make_layout("tp8 pp2"), 1, devices, DEVICE_OF, ONE_NODE).devices
-
-
-def test_reward_inference_of_figure_6_releases_gpus_49_to_64() -> None:
-    """The paper's own GPUs: the two Destroys release 49-64, for which the actor and the critic wait."""
-    current = make_emus("tp4 pp8", devices=range(33, 65))
-    plan = arrange(current, STAGE, make_layout("tp8 pp2"), 1, range(33, 49), DEVICE_OF, ONE_NODE)
-    dag = local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
-    destroyed = [device for verb, units in written(dag) if verb == "Destroy" for unit in units for device in unit]
-    assert sorted(destroyed) == list(range(49, 65))
-
-
-def test_actor_of_the_16_to_32_example_extends_both_units_and_merges_pairs() -> None:
-    """(tp1, pp4) x 2 -> (tp2, pp4) x 2: T_sub = (1, 4), so no Split, no Destroy (paper, section 5.1)."""
-    current = make_emus("pp4 dp2", devices=range(8))
-    plan = arrange(current, STAGE, make_layout("tp2 pp4"), 2, [*range(8), *range(16, 24)], DEVICE_OF, ONE_NODE)
-    dag = local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
-    assert [(verb, [len(d) for d in units]) for verb, units in written(dag)] == [
-        ("Extend", [4]),
-        ("Extend", [4]),
-        ("Merge", [8]),
-        ("Merge", [8]),
-    ]
-    assert [devices for _, units in written(dag)[:2] for devices in units] == [(16, 17, 18, 19), (20, 21, 22, 23)]
-    assert {step.primitive.reads for step in dag.steps[:2]} == {(current[0],), (current[1],)}
-
-
-def test_critic_of_the_16_to_32_example_extends_both_units() -> None:
-    """(tp1, pp4) x 2 -> (tp1, pp4) x 4."""
-    current = make_emus("pp4 dp2", devices=range(8, 16))
-    dag = dag_between(current, "pp4 dp4", devices=[*range(8, 16), *range(24, 32)])
-    assert written(dag) == [("Extend", [(24, 25, 26, 27)]), ("Extend", [(28, 29, 30, 31)])]
-    assert {step.primitive.reads for step in dag.steps} == {(current[0],), (current[1],)}
-    assert dag.result[:2] == current
-
-
-@pytest.mark.parametrize(("whole", "part"), [("pp2", "pp1 dp2"), ("tp2", "tp1 dp2")])
-def test_split_of_figure_5a_is_one_step(whole: str, part: str) -> None:
-    assert written(dag_between(make_emus(whole), part)) == [("Split", [(0,), (1,)])]
-
-
-@pytest.mark.parametrize(("parts", "whole"), [("tp1 dp2", "tp2"), ("pp2 dp2", "pp4")])
-def test_merge_of_figure_5b_is_one_step(parts: str, whole: str) -> None:
-    assert counts(dag_between(make_emus(parts), whole)) == Counter(Merge=1)
-
-
-def test_extend_of_figure_5c_is_two_steps() -> None:
-    assert counts(dag_between(make_emus("tp2 dp2"), "tp2 dp4")) == Counter(Extend=2)
-
-
-def test_destroy_of_figure_5d_is_one_step() -> None:
-    assert written(dag_between(make_emus("tp2 dp2"), "tp2 dp1")) == [("Destroy", [(2, 3)])]
-
-
-def test_merge_waits_for_the_extend_that_fills_its_slot() -> None:
-    dag = dag_between((make_emu("tp1"),), "tp2")
-    assert [(verb, after) for (verb, _), after in zip(written(dag), (s.after for s in dag.steps), strict=True)] == [
-        ("Extend", frozenset()),
-        ("Merge", frozenset({0})),
-    ]
