@@ -156,6 +156,28 @@ def _families(state: StateSpec, pp: int) -> tuple[Tensors, ...]:
     return tuple(tuple(family) for family in families.values())
 
 
+@lru_cache(maxsize=1024)
+def _common_families(state: StateSpec, depths: tuple[int, ...]) -> tuple[Tensors, ...]:
+    """The tensors that are cut alike under layouts of all these numbers of pipeline ranks."""
+    if len(depths) == 1:
+        return _families(state, depths[0])
+    families: dict[tuple[int, ...], list[CanonicalTensor]] = {}
+    known = [{t: i for i, family in enumerate(_families(state, pp)) for t in family} for pp in depths]
+    for tensor in state.tensors:
+        families.setdefault(tuple(index[tensor] for index in known), []).append(tensor)
+    return tuple(tuple(family) for family in families.values())
+
+
+@lru_cache(maxsize=1024)
+def _parts_of_families(state: StateSpec, depths: tuple[int, ...], pp: int) -> tuple[tuple[int, ...], ...]:
+    """The common families that make up each family of layouts with `pp` pipeline ranks, by index."""
+    of = {tensor: index for index, family in enumerate(_families(state, pp)) for tensor in family}
+    parts: list[list[int]] = [[] for _ in _families(state, pp)]
+    for index, family in enumerate(_common_families(state, depths)):
+        parts[of[family[0]]].append(index)
+    return tuple(tuple(part) for part in parts)
+
+
 def _pipeline_rank(layer: int, pp: int, num_layers: int) -> int:
     """The pipeline rank that computes a layer: the inverse of `pipeline_layers`."""
     return ((layer + 1) * pp - 1) // num_layers
@@ -181,21 +203,19 @@ class Catalog:
 
     @classmethod
     def of(cls, state: StateSpec, units: Iterable[Held]) -> Catalog:
-        """The catalog of complete units, all of one layout."""
+        """The catalog of complete units."""
         units = tuple(units)
-        if not units:
-            return cls(tuple(Family((tensor,), ()) for tensor in state.tensors))
-        cuts = [_cut(state, held.layout, held.optimizer) for held in units]
-        sites = [tuple(Site(endpoint, held.unit) for endpoint in held.endpoints) for held in units]
-        return cls(
-            tuple(
-                Family(
-                    tensors,
-                    tuple((at[rank], box) for at, cut in zip(sites, cuts, strict=True) for rank, box in cut[index][1]),
-                )
-                for index, (tensors, _) in enumerate(cuts[0])
-            )
-        )
+        depths = tuple(sorted({held.layout.pp for held in units})) or (1,)
+        holders: list[list[tuple[Site, Box]]] = [[] for _ in _common_families(state, depths)]
+        for held in units:
+            sites = tuple(Site(endpoint, held.unit) for endpoint in held.endpoints)
+            parts = _parts_of_families(state, depths, held.layout.pp)
+            for part, (_, cut) in zip(parts, _cut(state, held.layout, held.optimizer), strict=True):
+                found = [(sites[rank], box) for rank, box in cut]
+                for index in part:
+                    holders[index].extend(found)
+        common = _common_families(state, depths)
+        return cls(tuple(Family(tensors, tuple(held)) for tensors, held in zip(common, holders, strict=True)))
 
     @classmethod
     def landed(cls, held: Mapping[Site, Mapping[CanonicalTensor, Sequence[Box]]]) -> Catalog:

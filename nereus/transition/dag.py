@@ -16,7 +16,7 @@ from nereus.layout.layout import UNSHARDED
 from nereus.layout.moves import NodeOf
 from nereus.spec.stages import ROLES, role_of
 from nereus.transition.local import LocalDag, local_dag
-from nereus.transition.lowering import lower
+from nereus.transition.lowering import lower, sites_read
 from nereus.transition.movement import Movement, fused, resharded, unfused
 from nereus.transition.ops import BUCKET_BYTES, Transition
 
@@ -59,9 +59,16 @@ def transition_dag(
     results = {stage: _result(dags[stage], current[stage], targets[stage], endpoint_of, epoch) for stage in stages}
 
     def movements(stage: str, *, fuse: bool) -> tuple[Movement, ...]:
+        if results[stage] == current[stage]:
+            return ()
         if results[stage] != dags[stage].result:
-            return (resharded(dags[stage], current[stage], results[stage]),)
-        return fused(dags[stage], current[stage]) if fuse else unfused(dags[stage])
+            return resharded(dags[stage], current[stage], results[stage])
+        state = states[stage]
+        return (
+            fused(dags[stage], current[stage], lambda m: sites_read(m, state, node_of or {}))
+            if fuse
+            else unfused(dags[stage])
+        )
 
     for attempt in (True, False) if fuse else (False,):
         planned = {stage: movements(stage, fuse=attempt) for stage in stages}
@@ -97,10 +104,11 @@ def _result(
     """The units of a target plan: those of its local DAG, or newborn ones where replicas share their optimizer state."""
     if not (target.zero1 and target.dp > 1) and all(emu.optimizer == UNSHARDED for emu in current):
         return dag.result
+    wanted = phi(target, endpoint_of, epoch)
+    if [replace(emu, unit=wanted[0].unit) for emu in current] == [replace(emu, unit=wanted[0].unit) for emu in wanted]:
+        return current
     born = sum(len(step.primitive.makes) for step in dag.steps)
-    return tuple(
-        replace(emu, unit=replace(emu.unit, index=born + emu.unit.index)) for emu in phi(target, endpoint_of, epoch)
-    )
+    return tuple(replace(emu, unit=replace(emu.unit, index=born + emu.unit.index)) for emu in wanted)
 
 
 def _name(movement: Movement, epoch: int, place: int) -> str:

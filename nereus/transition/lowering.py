@@ -42,6 +42,12 @@ def lower(
     )
 
 
+def sites_read(movement: Movement, state: StateSpec, node_of: NodeOf) -> set[Site]:
+    """Where a movement reads."""
+    copies, exchanges = movement_of_pattern(movement, state, node_of, _exchanges)
+    return {move.source for move in copies}.union(*(exchange.sources for exchange in exchanges))
+
+
 def _exchanges(movement: Movement, state: StateSpec, node_of: NodeOf) -> Compiled:
     units = {emu.unit: emu for emu in (*movement.reads, *movement.resident)}.values()
     sources, targets = Catalog.of(state, units).where(movement.reader()), Catalog.of(state, movement.makes)

@@ -8,6 +8,7 @@ buffer. At most WINDOW messages of a peer are under way at once each way, which 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -97,14 +98,11 @@ def buffer_bytes(op: Op, endpoint: EndpointId) -> int:
 
 def message_bytes(exchanges: Iterable[Exchange], bucket_bytes: int) -> int:
     """The largest message of an operation, so that every endpoint's share of the buffers holds its windows."""
-    peers: dict[EndpointId, set[EndpointId]] = {}
+    lines: Counter[EndpointId] = Counter()
     for exchange in exchanges:
         if isinstance(exchange, AllGather):
-            for member in exchange.group.members:
-                peers.setdefault(member, set()).update(exchange.group.members)
+            lines.update(dict.fromkeys(exchange.group.members, len(exchange.group.members) - 1))
         else:
-            for move in exchange.moves:
-                peers.setdefault(move.source.endpoint, {move.source.endpoint}).add(move.target.endpoint)
-                peers.setdefault(move.target.endpoint, {move.target.endpoint}).add(move.source.endpoint)
-    busiest = max((len(known) - 1 for known in peers.values()), default=1)
-    return max(1, bucket_bytes // (WINDOW * busiest))
+            pairs = {frozenset((move.source.endpoint, move.target.endpoint)) for move in exchange.moves}
+            lines.update(endpoint for pair in pairs for endpoint in pair)
+    return max(1, bucket_bytes // (WINDOW * max(lines.values(), default=1)))

@@ -16,6 +16,8 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import Site, UnitId
 from nereus.transition.local import LocalDag
 
+SitesRead = Callable[["Movement"], set[Site]]
+
 
 @dataclass(frozen=True, slots=True)
 class Movement:
@@ -59,22 +61,25 @@ def unfused(dag: LocalDag) -> tuple[Movement, ...]:
     )
 
 
-def fused(dag: LocalDag, current: tuple[Emu, ...]) -> tuple[Movement, ...]:
-    """Movements without any unit that is neither there before the transition nor after it."""
+def fused(dag: LocalDag, current: tuple[Emu, ...], sites_read: SitesRead) -> tuple[Movement, ...]:
+    """Movements without any unit that is neither there before the transition nor after it.
+
+    `sites_read` tells where a movement reads, so that what releases these sites waits for it.
+    """
     standing, staying = {emu.unit for emu in current}, {emu.unit for emu in dag.result}
     maker = {emu.unit: index for index, step in enumerate(dag.steps) for emu in step.primitive.makes}
     groups = _Groups(len(dag.steps))
-    read: set[UnitId] = set()
+    used = set(staying)
     for index, step in enumerate(dag.steps):
         for emu in step.primitive.reads:
-            read.add(emu.unit)
+            used.add(emu.unit)
             if emu.unit in maker and emu.unit not in staying:
                 groups.join(maker[emu.unit], index)
     for index, step in enumerate(dag.steps):
         # A unit that is split only to be destroyed is destroyed.
         for emu in step.primitive.ends if isinstance(step.primitive, Destroy) else ():
             made = maker.get(emu.unit)
-            if made is not None and not read & {part.unit for part in dag.steps[made].primitive.makes}:
+            if made is not None and used.isdisjoint(part.unit for part in dag.steps[made].primitive.makes):
                 groups.join(made, index)
     members: dict[int, list[int]] = {}
     for index in range(len(dag.steps)):
@@ -93,16 +98,20 @@ def fused(dag: LocalDag, current: tuple[Emu, ...]) -> tuple[Movement, ...]:
                 _released(primitives, dag, maker, standing),
             )
         )
-    return _ordered(movements, dag, place)
+    return _ordered(movements, dag, place, sites_read)
 
 
-def resharded(dag: LocalDag, current: tuple[Emu, ...], result: tuple[Emu, ...]) -> Movement:
-    """All of a local DAG as one movement, for optimizer state that is sharded over the replicas.
+def resharded(dag: LocalDag, current: tuple[Emu, ...], result: tuple[Emu, ...]) -> tuple[Movement, ...]:
+    """All of a local DAG as one movement, for optimizer state that is sharded over the replicas, and the release after it.
 
     Then no replica is complete, and each change of DP changes what every one of them keeps.
     """
-    primitives = tuple(step.primitive for step in dag.steps)
-    return Movement(primitives, current, (), result, ())
+    kept = {endpoint for emu in result for endpoint in emu.endpoints}
+    given_up = tuple(site for site in _sites(current) if site.endpoint not in kept)
+    moving = tuple(step.primitive for step in dag.steps if not (given_up and isinstance(step.primitive, Destroy)))
+    destroys = tuple(step.primitive for step in dag.steps if isinstance(step.primitive, Destroy))
+    reshard = Movement(moving, current, (), result, ())
+    return (reshard, Movement(destroys, (), (), (), given_up, frozenset((0,)))) if given_up else (reshard,)
 
 
 class _Groups:
@@ -121,15 +130,16 @@ class _Groups:
         self._next[second] = first
 
 
-def _ordered(movements: list[Movement], dag: LocalDag, place: dict[int, int]) -> tuple[Movement, ...]:
+def _ordered(movements: list[Movement], dag: LocalDag, place: dict[int, int], sites_read: SitesRead) -> tuple[Movement, ...]:
     """Data first: what reads a unit goes before what releases it, and after what makes it. An endpoint that is released for
     another step of the same model-stage is waited for where that makes no circle."""
     after: list[set[int]] = [set() for _ in movements]
+    releases = [index for index, movement in enumerate(movements) if movement.frees]
     for index, movement in enumerate(movements):
-        made, may_read = {emu.unit for emu in movement.makes}, movement.reader()
+        made = {emu.unit for emu in movement.makes}
+        read = sites_read(movement) if releases and movement.makes else set()
         for other, later in enumerate(movements):
-            reads_it = any(emu.unit in made for emu in later.reads)
-            if other != index and (reads_it or any(may_read(site) for site in later.frees)):
+            if other != index and (any(emu.unit in made for emu in later.reads) or not read.isdisjoint(later.frees)):
                 after[other].add(index)
     for step, done in enumerate(dag.steps):
         for before in done.after:

@@ -160,6 +160,8 @@ class Op:
     """The most that an endpoint holds in buffers each way, and that a stream opens at once."""
     message_bytes: int = BUCKET_BYTES
     """The largest message between two endpoints."""
+    standing: tuple[Site, ...] = ()
+    """Of the units that it makes: what is there already, and stays as it is."""
     stream: Stream | None = None
     """How it runs in buckets; None when all of its units are opened at once."""
 
@@ -196,7 +198,9 @@ class Op:
         """The part of the operation that concerns one endpoint."""
         return replace(
             self,
-            makes=tuple(emu for emu in self.makes if endpoint in emu.endpoints),
+            makes=tuple(
+                emu for emu in self.makes if endpoint in emu.endpoints and (endpoint, emu.unit) not in self.standing
+            ),
             frees=tuple(site for site in self.frees if site.endpoint == endpoint),
             copies=tuple(move for move in self.copies if move.target.endpoint == endpoint),
             exchanges=tuple(x for x in (_exchange_seen_by(x, endpoint) for x in self.exchanges) if x is not None),

@@ -26,15 +26,28 @@ from nereus.transition.ops import TRANSFER, GroupKey, Op, Stream, Transition
 
 
 def streamed(transition: Transition, op_id: str, current: Iterable[Emu], states: Mapping[str, StateSpec]) -> Transition:
-    """The same transition with one operation as a stream, which frees what no other operation reads any more."""
-    ops = {op.id: op for op in transition.ops}
-    op = ops[op_id]
+    """The same transition with one operation as a stream, which frees what no other operation reads any more.
+
+    What a Destroy after it would release of that is freed by the stream; a Destroy with nothing left becomes part of it.
+    """
+    op = next(op for op in transition.ops if op.id == op_id)
     standing = tuple(emu for emu in current if emu.stage == op.stage)
     frees = _ending_sites(transition, op, standing)
-    buckets = _buckets(op, frees, standing, states[op.stage])
-    stream = Stream(GroupKey.of(op.members, TRANSFER), buckets)
-    ops[op_id] = replace(op, frees=frees, stream=stream)
-    return Transition(tuple(ops.values()), transition.result)
+    stream = Stream(GroupKey.of(op.members, TRANSFER), _buckets(op, frees, standing, states[op.stage]))
+    ops, gone, primitives = list[Op](), set[str](), list[str]()
+    for other in transition.ops:
+        left = tuple(site for site in other.frees if site not in frees)
+        if other.is_release and not left and other.id != op_id:
+            gone.add(other.id)
+            primitives += other.primitives
+        elif other.id != op_id:
+            ops.append(replace(other, frees=left))
+        else:
+            ops.append(other)
+    changed = replace(op, primitives=(*op.primitives, *primitives), frees=frees, stream=stream)
+    ops = [changed if known.id == op_id else known for known in ops]
+    ops = [replace(known, after=tuple(sorted({op_id if n in gone else n for n in known.after}))) for known in ops]
+    return Transition(tuple(ops), transition.result)
 
 
 def undone(op: Op, num_buckets: int, ended: Iterable[Emu], state: StateSpec, node_of: NodeOf) -> Op:
@@ -51,6 +64,7 @@ def undone(op: Op, num_buckets: int, ended: Iterable[Emu], state: StateSpec, nod
         id=f"{op.id}.undone",
         makes=ended,
         frees=tuple(Site(endpoint, emu.unit) for emu in op.makes for endpoint in emu.endpoints),
+        standing=tuple(s for s in (Site(e, emu.unit) for emu in ended for e in emu.endpoints) if s not in freed),
         copies=copies,
         exchanges=exchanges,
         after=(),
@@ -70,7 +84,9 @@ def _ending_sites(transition: Transition, op: Op, current: tuple[Emu, ...]) -> t
     staying = {emu.unit for emu in transition.result}
     before = _ancestors(transition, op)
     others = [other for other in transition.ops if other.id != op.id and other.id not in before]
-    taken = {site for other in others for site in _read_sites(other)} | {s for o in transition.ops for s in o.frees}
+    later = {other.id for other in others if op.id in _ancestors(transition, other)}
+    freed = {site for other in transition.ops if other.id not in later and other.id != op.id for site in other.frees}
+    taken = freed.union(*(_read_sites(other) for other in others))
     read_units = {site.unit for site in _read_sites(op)}
     return tuple(
         site

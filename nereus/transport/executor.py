@@ -24,7 +24,7 @@ from nereus.errors import OutOfDeviceMemory, StaleUnitError, StoreError
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.moves import Move
 from nereus.layout.tensors import TensorRef
-from nereus.transition.messages import buffer_bytes
+from nereus.transition.messages import buffers as buffers_of
 from nereus.transition.ops import TRANSFER, GroupKey, Op, Program, Stream
 from nereus.transport.communicators import Communicators
 from nereus.transport.digest import unit_digests
@@ -55,8 +55,8 @@ class _Installed:
     op: Op
     state: StateSpec | None
     """The logical state of the op's model-stage, if it makes units."""
-    buffer_bytes: int
-    """What its buffers take here."""
+    buffer_bytes: tuple[int, ...]
+    """What its buffers take here: in each bucket of a stream, else at once."""
 
 
 class Executor:
@@ -80,7 +80,7 @@ class Executor:
         start = time.perf_counter()
         if program.epoch < self._epoch:
             raise StaleUnitError(f"endpoint {self.endpoint}: program of epoch {program.epoch}, {self._epoch} is installed")
-        buffers = {op.id: buffer_bytes(op, self.endpoint) for op in program.ops}
+        buffers = {op.id: tuple(held.get(self.endpoint, 0) for held in buffers_of(op)) for op in program.ops}
         self._check_memory(program, buffers)
         made, reused = self._communicators.ensure(program.groups, f"e{program.epoch}")
         for key in program.groups:
@@ -107,11 +107,11 @@ class Executor:
         if installed is None:
             raise StaleUnitError(f"endpoint {self.endpoint}: operation {op_id} is not installed, or has run already")
         op = installed.op
-        with self._memory.holding(op.id, installed.buffer_bytes, "buffers"):
-            received = self._stream(op, op.stream, installed.state) if op.stream else self._at_once(op, installed.state)
+        received = self._stream(installed, op.stream) if op.stream else self._at_once(installed)
         if self._communicators.device.type == "cuda":
             torch.cuda.current_stream(self._communicators.device).synchronize()
-        if not op.is_repeatable:
+        if not op.is_repeatable and op.stream is None:
+            # A stream stays: where another member has yet to end it, all take part once more.
             del self._ops[op_id]
         return Completion(received, time.perf_counter() - start)
 
@@ -137,37 +137,40 @@ class Executor:
         held = set(self._store.catalog())
         self._ops = {name: known for name, known in self._ops.items() if self._units_of(known.op) <= held}
 
-    def _at_once(self, op: Op, state: StateSpec | None) -> int:
+    def _at_once(self, installed: _Installed) -> int:
         """All of an operation: its units are opened, filled, and then what it frees is released. Returns bytes received."""
-        opened = list[UnitId]()
-        try:
-            for emu in op.makes:
-                self._store.open(emu.unit, self._shards(emu, state))
-                opened.append(emu.unit)
-            received = self._move(op, Staging(self._communicators.device, op.bucket_bytes))
-        except BaseException:
-            for unit in opened:
-                self._store.release(unit)
-            raise
+        op, opened = installed.op, list[UnitId]()
+        with self._memory.holding(op.id, installed.buffer_bytes[0], "buffers"):
+            try:
+                for emu in op.makes:
+                    self._store.open(emu.unit, self._shards(emu, installed.state))
+                    opened.append(emu.unit)
+                received = self._move(op)
+            except BaseException:
+                for unit in opened:
+                    self._store.release(unit)
+                raise
         for site in op.frees:
             self._store.release(site.unit)
         return received
 
-    def _stream(self, op: Op, stream: Stream, state: StateSpec | None) -> int:
+    def _stream(self, installed: _Installed, stream: Stream) -> int:
         """Bucket by bucket, from the first that some member has not. Returns bytes received."""
-        group = self._communicators.get(stream.group)
-        wanted = {emu.unit: self._shards(emu, state) for emu in op.makes}
+        op, group = installed.op, self._communicators.get(stream.group)
+        wanted = {emu.unit: self._shards(emu, installed.state) for emu in op.makes}
         mine = next((i for i, b in enumerate(stream.buckets) if not self._has_landed(wanted, b)), len(stream.buckets))
         first = len(stream.buckets) - group.largest(len(stream.buckets) - mine)
-        received, staging = 0, Staging(self._communicators.device, op.bucket_bytes)
-        for bucket in stream.buckets[first:]:
+        received = 0
+        for number, bucket in enumerate(stream.buckets):
             refs = frozenset(bucket)
-            for unit, shards in wanted.items():
-                # What an earlier try has left of the bucket is dropped: as long as some member lacks it, no source is gone.
-                self._release(unit, refs)
-                self._store.open(unit, {tensor: boxes for tensor, boxes in shards.items() if tensor.ref in refs})
-            received += self._move(op.of_tensors(refs), staging)
-            group.barrier()
+            if number >= first:
+                for unit, shards in wanted.items():
+                    # What an earlier try has left of it is dropped: as long as some member lacks it, no source is gone.
+                    self._release(unit, refs)
+                    self._store.open(unit, {tensor: boxes for tensor, boxes in shards.items() if tensor.ref in refs})
+                with self._memory.holding(op.id, installed.buffer_bytes[number], "buffers"):
+                    received += self._move(op.of_tensors(refs))
+                group.barrier()
             for site in op.frees:
                 self._release(site.unit, refs)
         return received
@@ -187,9 +190,9 @@ class Executor:
             if tensor.ref in refs
         )
 
-    def _move(self, op: Op, staging: Staging) -> int:
+    def _move(self, op: Op) -> int:
         """Exchanges, and local copies while they are under way; returns the bytes received."""
-        exchanges = Exchanges.of(op, self.endpoint)
+        exchanges, staging = Exchanges.of(op, self.endpoint), Staging(self._communicators.device, op.bucket_bytes)
         exchanges.run(self._store, self._communicators, staging, lambda: self._copy(op.copies))
         return exchanges.received_bytes
 
@@ -200,17 +203,20 @@ class Executor:
                 self._store.write(move.target.unit, tensor.ref, move.box).copy_(source)
                 self._store.land(move.target.unit, tensor.ref, move.box)
 
-    def _check_memory(self, program: Program, buffers: Mapping[str, int]) -> None:
+    def _check_memory(self, program: Program, buffers: Mapping[str, tuple[int, ...]]) -> None:
         """Walk through the program's operations in order, as if nothing else changed meanwhile."""
-        used, sizes = self._memory.used_bytes, {u: shards_bytes(s) for u, s in self._store.catalog().items()}
+        used, held = self._memory.used_bytes, dict(self._store.catalog())
         for op in program.ops:
-            for emu in op.makes:
-                sizes[emu.unit] = shards_bytes(self._shards(emu, program.states.get(op.stage)))
-            opens = sum(sizes[emu.unit] for emu in op.makes)
-            if op.stream is None and used + opens + buffers[op.id] > self._memory.capacity_bytes:
-                device, capacity = self._memory.device, self._memory.capacity_bytes
-                raise OutOfDeviceMemory(device, op.id, opens + buffers[op.id], used, capacity)
-            used += opens - sum(sizes.get(site.unit, 0) for site in op.frees)
+            made = {emu.unit: self._shards(emu, program.states.get(op.stage)) for emu in op.makes}
+            held.update(made)
+            everything = frozenset(tensor.ref for shards in held.values() for tensor in shards)
+            buckets = [frozenset(bucket) for bucket in op.stream.buckets] if op.stream else [everything]
+            for refs, buffer in zip(buckets, buffers[op.id], strict=True):
+                opens = sum(_bytes_of(shards, refs) for shards in made.values())
+                if used + opens + buffer > self._memory.capacity_bytes:
+                    device, capacity = self._memory.device, self._memory.capacity_bytes
+                    raise OutOfDeviceMemory(device, op.id, opens + buffer, used, capacity)
+                used += opens - sum(_bytes_of(held.get(site.unit, {}), refs) for site in op.frees)
 
     def _shards(self, emu: Emu, state: StateSpec | None) -> Shards:
         if state is None:
@@ -223,3 +229,8 @@ class Executor:
         for exchange in op.exchanges:
             sites |= exchange.sources | exchange.sinks
         return {emu.unit for emu in op.makes} | {site.unit for site in sites if site.endpoint == self.endpoint}
+
+
+def _bytes_of(shards: Shards, refs: frozenset[TensorRef]) -> int:
+    """Bytes of some tensors."""
+    return shards_bytes({tensor: boxes for tensor, boxes in shards.items() if tensor.ref in refs})

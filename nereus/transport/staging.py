@@ -27,10 +27,9 @@ class Buffers:
 
     def take(self, num_bytes: int) -> torch.Tensor:
         """A buffer of exactly so many bytes, uint8."""
-        fits = [storage for storage in self._free if storage.nbytes() >= num_bytes]
-        if fits:
-            storage = min(fits, key=lambda known: known.nbytes())
-            self._free.remove(storage)
+        fits = next((index for index, storage in enumerate(self._free) if storage.nbytes() == num_bytes), None)
+        if fits is not None:
+            storage = self._free.pop(fits)
         else:
             while self._free and self.held_bytes + num_bytes > self._limit_bytes:
                 self._free.pop()

@@ -23,14 +23,19 @@ from nereus.transport.executor import Installation
 from tests.transport.worker import serve
 
 CAPACITY_BYTES = 1 << 30
+TIMEOUT_S = 30.0
+"""Of every wait for a peer."""
+
 ANSWER_S = 60.0
-"""A generous bound for 'does not hang'; far above anything that a test waits for."""
+"""A generous bound for 'does not hang'; far above anything that a test waits for, such as a wait that times out."""
 
 
 class Fleet:
     """Some workers and the store that they meet in."""
 
-    def __init__(self, endpoints: Iterable[EndpointId], *, timeout_s: float = 30.0, capacity_bytes: int = CAPACITY_BYTES):
+    def __init__(
+        self, endpoints: Iterable[EndpointId], *, timeout_s: float = TIMEOUT_S, capacity_bytes: int = CAPACITY_BYTES
+    ):
         self.endpoints = tuple(endpoints)
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._epoch = 0
@@ -140,10 +145,12 @@ class Fleet:
 
     # Transitions
 
-    def install(self, ops: Iterable[Op], states: Mapping[str, StateSpec], epoch: int) -> dict[EndpointId, Installation]:
+    def install(
+        self, ops: Iterable[Op], states: Mapping[str, StateSpec], epoch: int, timeout_s: float = TIMEOUT_S
+    ) -> dict[EndpointId, Installation]:
         ops = tuple(ops)
         members = sorted({endpoint for op in ops for endpoint in op.members})
-        return self.each({e: (program_for(e, epoch, ops, (), states),) for e in members}, "install")
+        return self.each({e: (program_for(e, epoch, ops, (), states, timeout_s),) for e in members}, "install")
 
     def run_dag(self, transition: Transition) -> int:
         """Every operation as soon as those before it are done, in the one global order; returns bytes received."""

@@ -23,6 +23,10 @@ from tests.transport.fleet import Fleet
 from tests.transport.models import mixed_state
 
 ABORT_S = 10.0
+"""A generous bound for an abort, which takes about 10 ms."""
+
+MISSED_S = 10.0
+"""Of every wait for a peer: about one abort in a thousand misses a send that is under way, which then ends only so."""
 
 
 def break_and_mend(fleet: Fleet, op: Op, culprit: EndpointId, others: type | UnionType = RuntimeError | StoreError) -> None:
@@ -66,7 +70,7 @@ class Streaming:
         transition = transition_to(current, plan_of(current, target), state, fleet.next_epoch(), mode)
         before = fleet.digests(current, state)
         fleet.call_all(fleet.endpoints, "reset_peak")
-        fleet.install(transition.ops, {STAGE: state}, fleet.next_epoch())
+        fleet.install(transition.ops, {STAGE: state}, fleet.next_epoch(), MISSED_S)
         return cls(fleet, state, current, transition, before)
 
     @property

@@ -15,7 +15,7 @@ from nereus.transition.ops import BUCKET_BYTES, Op, Pairwise, Transition
 from tests.builders import make_emus
 from tests.transport.faulty_store import Fault
 from tests.transport.fleet import Fleet
-from tests.transport.interrupting import break_and_mend
+from tests.transport.interrupting import MISSED_S, break_and_mend
 from tests.transport.models import mixed_state, served_state
 
 pytestmark = pytest.mark.gloo
@@ -133,7 +133,7 @@ def test_sync_that_broke_is_run_again_and_then_complete(fleet: Fleet) -> None:
     fleet.seed(sources, trained)
     fleet.seed(targets, served, blank=True)
     op = sync_op(sources, trained, targets, served, 2048)
-    fleet.install([op], {}, epoch)
+    fleet.install([op], {}, epoch, MISSED_S)
     culprit = targets[1].endpoints[0]
     fleet.call(culprit, "fail_once", Fault("land", targets[1].unit, served.tensors[-9].ref))
     break_and_mend(fleet, op, culprit, RuntimeError | StoreError | None)
