@@ -49,6 +49,8 @@ class Box(NamedTuple):
         common = self.intersect(other)
         if common is None:
             return [self]
+        if common == self:
+            return []
         rest: list[Box] = []
         remaining = self
         for axis, (low, high) in enumerate(zip(common.low, common.high, strict=True)):

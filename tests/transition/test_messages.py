@@ -145,12 +145,6 @@ def test_messages_under_way_stay_within_a_bucket_each_way(bucket_bytes: int) -> 
             assert_within_a_bucket(op)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="message_bytes counts the peers of an endpoint, not its exchanges with each: in a Split that gathers and also "
-    "sends in pairs, one peer has two windows",
-)
 def test_messages_of_a_split_stay_within_a_bucket_each_way() -> None:
     current = make_emus("tp4")
     (split,) = planned(TRAINED, current, target_plan(current, "tp1 dp4"), fuse=False, bucket_bytes=300).ops

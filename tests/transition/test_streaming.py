@@ -133,11 +133,6 @@ def test_stream_of_many_tensors_takes_two_buckets_and_a_tensor_more(source: str,
     assert extra(job, job.run()) == {}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="what a later Destroy releases, or more than one operation reads, is not freed by any stream bucket by bucket",
-)
 @pytest.mark.parametrize(
     ("source", "target", "devices"),
     [("pp2", "pp4", [0, 3, 2, 4]), ("dp2", "tp2 dp2", [3, 1, 2, 0])],
@@ -150,9 +145,6 @@ def test_stream_takes_two_buckets_more_where_other_operations_follow(source: str
     assert extra(job, job.run()) == {}
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="streamed() drops the operation's own releases: they count as taken"
-)
 @pytest.mark.parametrize(("source", "target"), [("tp2", "tp1"), ("pp4", "pp2"), ("tp4 pp2", "tp2 dp3")])
 def test_stream_frees_what_the_operation_frees_at_once(source: str, target: str) -> None:
     current, plan = make_emus(source), make_plan(target)

@@ -111,7 +111,6 @@ def test_zero1_counts_the_primitives_that_lead_to_its_layout() -> None:
     assert transition.counts == {"Extend": 1}
 
 
-@pytest.mark.xfail(strict=True, reason="a zero1 plan that does not change is copied to newborn units on the same endpoints")
 def test_zero1_stage_that_keeps_its_plan_has_no_operations() -> None:
     """As when only the micro-batch changes."""
     current = make_emus("tp2 dp2 zero1")

@@ -75,7 +75,6 @@ def test_stream_that_is_aborted_at_any_moment_goes_on(fleet: Fleet, seed: int) -
     check_ledgers(fleet, result, job.state)
 
 
-@pytest.mark.xfail(strict=True, reason="Executor._stream, run again, never releases what buckets before the first have left")
 @pytest.mark.parametrize("at", ["first", "middle"])
 def test_stream_that_broke_while_it_released_a_bucket_goes_on_and_releases_it(fleet: Fleet, at: str) -> None:
     job = Streaming.installed(fleet, *PAIRS[0])
@@ -116,7 +115,6 @@ def test_stream_is_undone_while_some_members_have_released_a_bucket_and_others_h
     check_undone(job, 3)
 
 
-@pytest.mark.xfail(strict=True, reason="undone() opens all sites of a unit again, and fills only those that were freed")
 @pytest.mark.parametrize(
     ("source", "target"), [("tp3", "tp1 pp2"), ("tp4 pp2", "tp2 dp3")], ids=["a later Destroy", "its own Destroy"]
 )
@@ -126,14 +124,12 @@ def test_stream_that_frees_only_a_part_of_a_unit_is_undone(fleet: Fleet, source:
     check_undone(job, 1)
 
 
-@pytest.mark.xfail(strict=True, reason="streamed() loses the sites that the operation itself frees: they count as taken")
 def test_stream_releases_what_the_same_operation_released_at_once(fleet: Fleet) -> None:
     job = Streaming.installed(fleet, "tp4 pp2", "tp2 dp3")
     job.run()
     assert job.units_held() == job.units_made()
 
 
-@pytest.mark.xfail(strict=True, reason="a stream that has ended on one member is forgotten there; others wait for it")
 def test_stream_that_broke_at_its_very_end_on_one_member_goes_on() -> None:
     fleet = Fleet(ENDPOINT_OF[device] for device in range(2))
     try:

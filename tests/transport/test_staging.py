@@ -98,9 +98,6 @@ def test_buffers_of_growing_size_make_room_for_each_other() -> None:
     assert buffers.has_room(0)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a small message may take a large buffer, and leave no room for the rest of its round"
-)
 def test_round_that_has_room_stays_within_the_limit() -> None:
     buffers = Buffers(CPU, 100)
     for buffer in [buffers.take(50), buffers.take(50)]:

@@ -86,7 +86,6 @@ def test_two_model_stages_change_places_on_devices_that_they_never_share(fleet: 
         assert fleet.wrong_tensors(made, state, state) == []
 
 
-@pytest.mark.xfail(strict=True, reason="a fused Split+Destroy releases at its own end, which comes before the proof")
 def test_old_units_stand_until_the_proof_where_nothing_waits_for_their_devices(fleet: Fleet) -> None:
     state = small_state()
     emus = make_emus("tp8", epoch=fleet.next_epoch())
@@ -119,7 +118,6 @@ def test_install_refuses_a_program_that_does_not_fit_and_changes_nothing() -> No
         fleet.close()
 
 
-@pytest.mark.xfail(strict=True, reason="Executor._check_memory leaves streams out")
 def test_install_refuses_a_stream_that_does_not_fit() -> None:
     state = make_state(make_model(tied=True), optimizer=True)
     current = make_emus("tp1 pp2 dp1")
