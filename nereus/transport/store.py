@@ -125,6 +125,8 @@ class UnitStore:
         shard = self._shards(unit).get(ref)
         if shard is None:
             raise StoreError(f"unit {unit} holds nothing of {ref} here; {box.low}:{box.high} cannot have landed")
+        if not any(len(held.low) == len(box.low) and held.contains(box) for held in shard.boxes):
+            raise StoreError(f"unit {unit}: {ref} {box.low}:{box.high} lies in none of the held boxes")
         shard.land(box)
 
     def release(self, unit: UnitId, refs: Collection[TensorRef] | None = None) -> None:

@@ -34,9 +34,6 @@ class Mode:
 
 AT_ONCE = Mode()
 
-STREAMS_EXCEED_THEIR_PLAN = True
-"""A known fault: test_peaks expects it, and fails when it is gone. Then this goes too, and every stream is checked."""
-
 
 def plan_of(
     current: tuple[Emu, ...], text: str, devices: Iterable[int] | None = None, state: StateSpec | None = None
@@ -90,8 +87,6 @@ def carry_out(
 
 def check_peaks(fleet: Fleet, transition: Transition, current: tuple[Emu, ...], state: StateSpec) -> None:
     """No endpoint has held more since the peaks were reset than the plan says."""
-    if STREAMS_EXCEED_THEIR_PLAN and any(op.stream for op in transition.ops):
-        return
     planned = check_memory(transition, current, {STAGE: state}, inf).peak_bytes
     peaks = fleet.call_all(fleet.endpoints, "peak_bytes")
     assert {endpoint: peak for endpoint, peak in peaks.items() if peak > planned.get(endpoint, 0)} == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 import torch
 from hypothesis import given
@@ -34,6 +36,10 @@ def make_store(unit: UnitId, tensors: list[CanonicalTensor], *, landed: bool = F
     return store
 
 
+def piece_of(tensor: CanonicalTensor, box: Box) -> Piece:
+    return Piece(SOURCE, tensor, box, box.volume * tensor.item_bytes)
+
+
 def at_target(message: Message) -> Message:
     return tuple(piece._replace(unit=TARGET) for piece in message)
 
@@ -45,7 +51,7 @@ def test_boxes_of_any_dtypes_survive_one_buffer_bit_for_bit(parts: list[tuple[st
     source, target = make_store(SOURCE, tensors, landed=True), make_store(TARGET, tensors)
     # columns 1.. only, so that the views are strided
     boxes = [Box((0, 1), t.shape) if t.shape and t.shape[1] > 1 else Box.whole(t.shape) for t in tensors]
-    (message,) = messages([(SOURCE, tensor, box) for tensor, box in zip(tensors, boxes, strict=True)], 1 << 16)
+    (message,) = messages([(SOURCE, (tensor,), box) for tensor, box in zip(tensors, boxes, strict=True)], LIMIT)
     staging, buffer = Staging(CPU, LIMIT), torch.empty(message_size(message), dtype=torch.uint8)
     staging.pack(source, message, buffer)
     staging.unpack(target, at_target(message), buffer)
@@ -60,7 +66,7 @@ def test_elements_travel_in_the_dtype_of_the_target() -> None:
     whole = Box.whole(trained.shape)
     values = torch.tensor([[1.0, 1 / 3, 1e-9], [3.14159, -7.7, 65537.0]])
     source.write(SOURCE, trained.ref, whole).copy_(values)
-    message = (Piece(SOURCE, served, whole),)
+    message = (piece_of(served, whole),)
     assert message_size(message) == 12
     staging, buffer = Staging(CPU, LIMIT), torch.empty(12, dtype=torch.uint8)
     staging.pack(source, message, buffer)
@@ -71,21 +77,20 @@ def test_elements_travel_in_the_dtype_of_the_target() -> None:
 
 def test_wider_elements_come_first_and_equals_keep_their_order() -> None:
     names = [("a", "bfloat16"), ("b", "float32"), ("c", "float64"), ("d", "float32"), ("e", "int64")]
-    boxes = [(SOURCE, matrix(name, dtype, 1, 1), Box((0, 0), (1, 1))) for name, dtype in names]
-    (message,) = messages(boxes, 1 << 16)
+    boxes = [(SOURCE, (matrix(name, dtype, 1, 1),), Box((0, 0), (1, 1))) for name, dtype in names]
+    (message,) = messages(boxes, LIMIT)
     assert [piece.tensor.name for piece in message] == ["c", "e", "b", "d", "a"]
 
 
-def test_buffer_that_was_given_back_is_used_again_where_it_is_large_enough() -> None:
+def test_buffer_that_was_given_back_is_used_again_for_as_many_bytes() -> None:
     buffers = Buffers(CPU, LIMIT)
     first = buffers.take(32)
     assert (first.numel(), first.dtype) == (32, torch.uint8)
     buffers.give(first)
-    again = buffers.take(8)
-    assert again.numel() == 8
-    assert again.data_ptr() == first.data_ptr()
-    assert buffers.take(8).data_ptr() != first.data_ptr()
-    assert buffers.held_bytes == buffers.used_bytes == 40
+    assert (buffers.used_bytes, buffers.held_bytes) == (0, 32)
+    assert buffers.take(32).data_ptr() == first.data_ptr()
+    assert buffers.take(32).data_ptr() != first.data_ptr()
+    assert buffers.used_bytes == buffers.held_bytes == 64
 
 
 def test_buffers_of_growing_size_make_room_for_each_other() -> None:
@@ -98,14 +103,17 @@ def test_buffers_of_growing_size_make_room_for_each_other() -> None:
     assert buffers.has_room(0)
 
 
-def test_round_that_has_room_stays_within_the_limit() -> None:
-    buffers = Buffers(CPU, 100)
-    for buffer in [buffers.take(50), buffers.take(50)]:
-        buffers.give(buffer)
-    assert buffers.has_room(10 + 60)
-    buffers.take(10)
-    buffers.take(60)
-    assert buffers.held_bytes <= 100
+@given(st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), max_size=20))
+def test_rounds_that_have_room_stay_within_the_limit(rounds: list[list[int]]) -> None:
+    buffers, under_way = Buffers(CPU, 100), deque[list[torch.Tensor]]()
+    for sizes in rounds:
+        while under_way and not buffers.has_room(sum(sizes)):
+            for buffer in under_way.popleft():
+                buffers.give(buffer)
+        if buffers.has_room(sum(sizes)):
+            under_way.append([buffers.take(size) for size in sizes])
+        assert buffers.used_bytes == sum(buffer.numel() for each in under_way for buffer in each)
+        assert buffers.used_bytes <= buffers.held_bytes <= 100
 
 
 @pytest.mark.parametrize(
@@ -125,7 +133,7 @@ def test_piece_in_one_run_of_memory_is_sent_from_there_and_received_there(
     trained, served = matrix("w", source_dtype, 4, 3), matrix("w", "float32", 4, 3)
     source, target = make_store(SOURCE, [trained], landed=True), make_store(TARGET, [served])
     box = Box((rows[0], columns[0]), (rows[1], columns[1]))
-    message, staging = (Piece(SOURCE, served, box),), Staging(CPU, LIMIT)
+    message, staging = (piece_of(served, box),), Staging(CPU, LIMIT)
     sent, received = staging.direct_source(source, message), staging.direct_target(target, at_target(message))
     assert (sent is not None, received is not None) == (out, into)
     if sent is not None:
@@ -139,6 +147,6 @@ def test_piece_in_one_run_of_memory_is_sent_from_there_and_received_there(
 def test_message_of_several_pieces_is_never_direct() -> None:
     tensors = [matrix("a", "float32", 2, 2), matrix("b", "float32", 2, 2)]
     source, staging = make_store(SOURCE, tensors, landed=True), Staging(CPU, LIMIT)
-    message = tuple(Piece(SOURCE, tensor, Box.whole(tensor.shape)) for tensor in tensors)
+    message = tuple(piece_of(tensor, Box.whole(tensor.shape)) for tensor in tensors)
     assert staging.direct_source(source, message) is None
     assert staging.direct_target(source, message) is None
