@@ -29,9 +29,11 @@ def data_dir(request: pytest.FixtureRequest) -> Path:
 
 THOROUGH = (
     "layout/test_moves.py",
-    "transition/test_local_dag.py",
-    "transition/test_transition_dag.py",
-    "transition/test_lowering.py",
+    "layout/test_shares.py",
+    "layout/test_sources.py",
+    "layout/test_hf_published.py",
+    "emu/test_any_sequence.py",
+    "transition/",
     "planner/",
     "policy/test_proposal.py",
     "policy/test_placement.py",

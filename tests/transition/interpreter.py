@@ -92,6 +92,8 @@ class Interpreter:
     def _open(self, op: Op, refs: Collection[TensorRef] | None) -> None:
         for emu in op.makes:
             for endpoint in emu.endpoints:
+                if (endpoint, emu.unit) in op.standing:
+                    continue
                 held = self.shards.setdefault((endpoint, emu.unit), {})
                 for tensor in self._state.tensors:
                     if refs is None or tensor.ref in refs:

@@ -11,7 +11,7 @@ from nereus.layout.catalog import StateSpec
 from tests.builders import degrees, make_emus, make_layout, make_model, make_plan, shape_texts, thin_state
 from tests.transition.scenarios import always, of_stages, planned
 
-SHAPES = [text for form in ("plain", "fsdp") for text in shape_texts(6, form=form)]
+SHAPES = [text for form in ("plain", "fsdp", "zero1") for text in shape_texts(6, form=form)]
 UNTIED = thin_state(make_model(tied=False))
 A, B = "a_training", "b_training"
 
@@ -131,7 +131,7 @@ def drawn(random: Random, stages: tuple[str, ...]) -> dict[str, tuple[str, list[
 def test_exclusive_stages_never_own_a_device_together(fuse: bool) -> None:
     """Whoever acquires a device waits, directly or not, for all that exclusive stages release of it."""
     admitted = 0
-    for seed in range(150):
+    for seed in range(200):
         random, stages = Random(seed), ("a_training", "b_inference", "c_generation")
         current = {s: make_emus(text, stage=s, devices=on) for s, (text, on) in drawn(random, stages).items()}
         targets = {s: make_plan(text, stage=s, devices=on) for s, (text, on) in drawn(random, stages).items()}
