@@ -65,7 +65,7 @@ def test_read_is_a_view_of_any_box_inside_a_held_one() -> None:
 def test_box_outside_the_held_ones_is_refused_by_name(box: Box) -> None:
     store, _ = make_store()
     store.open(UNIT, SHARDS)
-    for verb in (store.read, store.write):
+    for verb in (store.read, store.write, store.land):
         with pytest.raises(StoreError, match=r"actor_training/0@3: gate_up .* lies in none of the held boxes"):
             verb(UNIT, FUSED.ref, box)
     for verb in (store.read, store.write, store.land):
