@@ -42,7 +42,7 @@ pytestmark = pytest.mark.ray
 ROOT = Path(__file__).parents[2]
 
 CLUSTER: dict[str, Any] = {"nodes": 2, "devices_per_node": 2, "device": {"memory": "256MiB", "speed": 0.1}}
-"""Slow devices: a step takes about a second, so that a death can be put into its middle."""
+"""Slow devices: a step takes about half a second, so that a death can be put into its middle."""
 
 LAST_NODE = ("d2.0", "d3.0")
 """The endpoints on the second of two nodes with two devices each."""
@@ -51,7 +51,7 @@ HEAD_DIES_IN, HEAD_DIES_AFTER, PLANNER_DIES_IN, WORKER_DIES_IN = 2, 4, 6, 8
 """Steps: the one in which the head is killed, the one with a transition at its end, in which it is killed again, the one in
 which the planner is, and the one in which a worker is, so that there must be a new plan."""
 
-MID_STEP_S = 0.6
+MID_STEP_S = 0.3
 """Seconds into a step at which some of its updates are done and some are not."""
 
 END_S = 30.0
