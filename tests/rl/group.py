@@ -114,6 +114,7 @@ class Alone:
             for box in boxes:
                 target = self.store.write(self.emu.unit, tensor.ref, box)
                 target.copy_(StrongWeights(seed).read(tensor, box)) if tensor.kind is Kind.PARAMETER else target.zero_()
+                self.store.land(self.emu.unit, tensor.ref, box)
         self.state_bytes = self.memory.used_bytes
         self.view = UnitView(
             emu=self.emu,
