@@ -98,7 +98,10 @@ class NativeEndpoint:
         )
 
     def run_op(self, op: str) -> OpCompleted:
-        """This endpoint's part of an installed operation; asked again after it has run, it answers as before."""
+        """This endpoint's part of an installed operation; asked again after it has run, it answers as before.
+
+        A stream takes part again instead, since another member may not have ended it.
+        """
         if op not in self._completed:
             received, seconds = self._executor.run(op)
             fact = OpCompleted(endpoint=self._endpoint, op=op, bytes_received=received, seconds=seconds)

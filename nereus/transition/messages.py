@@ -3,7 +3,7 @@
     moves -> pieces (boxes of at most one message) -> messages: a large piece alone, small ones together
 
 A piece that is contiguous where it lies is sent from there, or received into there; the rest goes through a staging
-buffer. At most WINDOW messages of a peer are under way at once each way, which bounds the buffers.
+buffer. A message is so small that WINDOW of them for every peer fit into the buffers, so that any round does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nereus.transition.ops import AllGather, Exchange, Op
 from nereus.transition.traffic import wire_bytes
 
 WINDOW = 2
-"""Messages of one peer under way at once: one is packed or unpacked while the other travels."""
+"""Staged messages of every peer that the buffers hold each way: one is packed or unpacked while another travels."""
 
 ALONE_BYTES = 1 << 18
 """A piece of this size or more is a message of its own: the cost of a message is then a few percent of its transfer."""

@@ -1,7 +1,7 @@
-"""Carries out installed operations on the shards of one endpoint: local copies, then exchanges.
+"""Carries out installed operations on the shards of one endpoint: exchanges, and local copies while they are under way.
 
     install(program): groups made, bytes checked, nothing moved
-    run(op):  open the units it makes -> copy what is resident -> exchange -> release what it frees
+    run(op):  open the units it makes -> exchange, copy what is resident -> release what it frees
               a stream: the same bucket by bucket, each released when all members have it
     bind(units): everything else is released
 
@@ -117,7 +117,7 @@ class Executor:
 
     @property
     def installed(self) -> frozenset[str]:
-        """The operations that can be run now: those that have run are gone, weight syncs stay."""
+        """The operations that can be run now: those that have run are gone; weight syncs stay, and streams until `bind`."""
         return frozenset(self._ops)
 
     def digest(self, units: Iterable[UnitId]) -> dict[UnitId, tuple[BoxDigest, ...]]:

@@ -140,6 +140,7 @@ def test_stream_of_many_tensors_takes_two_buckets_and_a_tensor_more(source: str,
         pytest.param(
             *("dp2", "tp2 dp2", [3, 1, 2, 0]),
             id="two readers",
+            # A known gap, asserted strictly: the bound is passed by 56 bytes here, and closing the gap fails this test.
             marks=pytest.mark.xfail(
                 strict=True,
                 raises=AssertionError,
