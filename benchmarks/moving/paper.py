@@ -5,6 +5,7 @@ The process can be ended when it takes too long, which planning itself cannot.
 
 from __future__ import annotations
 
+import gc
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from statistics import median
@@ -41,5 +42,6 @@ def plan_ms(name: str, repeats: int, limit_s: float) -> float | None:
 
 
 def _plan(pipe: Connection, pair: Pair, repeats: int) -> None:
+    gc.freeze()  # As the planner's process does.
     for _ in range(repeats):
         pipe.send(plan_on_paper(*pair))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nereus.errors import StoreError
 from nereus.layout.box import Box
-from nereus.layout.catalog import Catalog, EndpointId, Site, Tensors
+from nereus.layout.catalog import Catalog, EndpointId, Site, Tensors, UnitId, by_number
 from nereus.layout.tensors import CanonicalTensor, TensorRef
 
 NodeOf = Mapping[EndpointId, int]
@@ -155,9 +155,9 @@ class _Planner:
             raise StoreError(f"no source holds {tensors[0].ref} {box.low}:{box.high}; its last copy is gone")
         load, node_of = self.load, self.node_of
 
-        def cost(candidate: tuple[Site, Box, int]) -> tuple[bool, int, int, int, Site]:
-            site, common, wave = candidate
-            return node_of.get(site.endpoint) != node, wave, load[site.endpoint], -common.volume, site
+        def cost(candidate: tuple[Site, Box, int]) -> tuple[bool, int, int, int, tuple[int, EndpointId], UnitId]:
+            (endpoint, unit), common, wave = candidate
+            return node_of.get(endpoint) != node, wave, load[endpoint], -common.volume, by_number(endpoint), unit
 
         site, common, wave = min(candidates, key=cost)
         load[site.endpoint] += common.volume * tensors[0].item_bytes * len(tensors)

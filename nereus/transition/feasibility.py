@@ -2,7 +2,8 @@
 
     used(device) = every unit on it now, + units that operations open, + buffers, - what Destroys and streams release
 
-Other inputs live until the commit. The first operation that does not fit is named.
+Shards that change hands are counted once, other inputs live until the commit. The first operation that does not fit is
+named.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass, field
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, Site, StateSpec
 from nereus.layout.layout import Layout, OptimizerShard
-from nereus.layout.tensors import TensorRef
+from nereus.layout.moves import Move
+from nereus.layout.tensors import CanonicalTensor, TensorRef
 from nereus.transition.messages import buffers
-from nereus.transition.ops import Transition
+from nereus.transition.ops import Op, Transition
 from nereus.transition.streaming import streamed
 
 
@@ -50,9 +52,12 @@ def check_memory(
     peak = dict(held.used)
     for op in (*transition.moving, *transition.held):
         members = op.members
-        for bucket, buffer in zip(op.stream.buckets if op.stream else (None,), buffers(op), strict=True):
+        buckets = op.stream.buckets if op.stream else (None,)
+        for bucket, handed, buffer in zip(buckets, _handed(op), buffers(op), strict=True):
             for emu in op.makes:
                 held.open(emu, bucket)
+            for move in handed:
+                held.hand_over(move)
             for endpoint in members:
                 needed = held.used.get(endpoint, 0) + buffer.get(endpoint, 0)
                 peak[endpoint] = max(peak.get(endpoint, 0), needed)
@@ -77,12 +82,25 @@ def fitted(
         }
         if not stages:
             return transition, check
-        for op in could:
-            if op.stage in stages:
-                transition = streamed(transition, op.id, standing, states)
+        transition = streamed(transition, stages, standing, states)
 
 
 Bucket = tuple[TensorRef, ...]
+
+
+def _handed(op: Op) -> tuple[list[Move], ...]:
+    """What changes hands in each bucket of a stream, or at once."""
+    if op.stream is None:
+        return (list(op.handovers),)
+    bucket_of = {ref: number for number, bucket in enumerate(op.stream.buckets) for ref in bucket}
+    handed: tuple[list[Move], ...] = tuple([] for _ in op.stream.buckets)
+    for move in op.handovers:
+        apart: dict[int, list[CanonicalTensor]] = {}
+        for tensor in move.tensors:
+            apart.setdefault(bucket_of[tensor.ref], []).append(tensor)
+        for number, tensors in apart.items():
+            handed[number].append(move._replace(tensors=tuple(tensors)))
+    return handed
 
 
 @dataclass(slots=True)
@@ -93,6 +111,8 @@ class _Held:
     used: dict[EndpointId, int] = field(default_factory=dict)
     sites: dict[Site, int] = field(default_factory=dict)
     cuts: dict[Site, tuple[Layout, int, OptimizerShard]] = field(default_factory=dict)
+    handed: dict[Site, set[TensorRef]] = field(default_factory=dict)
+    """What each site has handed over."""
 
     def open(self, emu: Emu, bucket: Bucket | None = None) -> None:
         for rank, endpoint in enumerate(emu.endpoints):
@@ -100,8 +120,13 @@ class _Held:
             self.cuts[site] = emu.layout, rank, emu.optimizer
             self._change(site, self._bytes(site, bucket))
 
+    def hand_over(self, move: Move) -> None:
+        """What was counted for both is the target's alone."""
+        self.handed.setdefault(move.source, set()).update(tensor.ref for tensor in move.tensors)
+        self._change(move.source, -move.num_bytes)
+
     def release(self, site: Site, bucket: Bucket | None) -> None:
-        self._change(site, -(self.sites[site] if bucket is None else self._bytes(site, bucket)))
+        self._change(site, -(self.sites[site] if bucket is None else self._bytes(site, self._kept(site, bucket))))
 
     def _change(self, site: Site, num_bytes: int) -> None:
         self.sites[site] = self.sites.get(site, 0) + num_bytes
@@ -113,3 +138,8 @@ class _Held:
         if bucket is None:
             return state.shard_bytes(layout, rank, optimizer=optimizer)
         return sum(state.tensor_bytes(ref, layout, rank, optimizer) for ref in bucket)
+
+    def _kept(self, site: Site, bucket: Bucket) -> Bucket:
+        """What a site still has of a bucket."""
+        handed = self.handed.get(site)
+        return tuple(ref for ref in bucket if ref not in handed) if handed else bucket

@@ -1,7 +1,7 @@
 """Movements to moves, moves to collectives (paper, section 6.1).
 
 Split          position-wise AllGather in the smallest enclosing TP/PP group
-Merge          local slices; what a target rank does not hold (uneven layouts) in pairs
+Merge          whole shards change hands, others are local slices; what a rank does not hold (uneven layouts) in pairs
 Extend         one communicator per rank pair, each shard once, pairs concurrent
 Split+Merge .. fused: only what the target units lack, in pairs
 Destroy        nothing
@@ -17,48 +17,60 @@ from nereus.layout.box import Box
 from nereus.layout.catalog import Catalog, EndpointId, Site, StateSpec, UnitId
 from nereus.layout.moves import Move, NodeOf, minimal_moves
 from nereus.layout.tensors import TensorRef
+from nereus.transition.handover import handed_over
 from nereus.transition.messages import message_bytes
 from nereus.transition.movement import Movement
 from nereus.transition.ops import TRANSFER, AllGather, Exchange, GroupKey, Op, Pairwise, Part
 from nereus.transition.patterns import Compiled, Moves, movement_of_pattern
+
+NOTHING = Compiled((), (), ())
+"""Of a movement that only releases."""
 
 
 def lower(
     movement: Movement, state: StateSpec, op_id: str, after: tuple[str, ...], node_of: NodeOf, bucket_bytes: int
 ) -> Op:
     """Compile one movement to an operation."""
-    copies, exchanges = movement_of_pattern(movement, state, node_of, _exchanges) if movement.makes else ((), ())
+    compiled = movement_of_pattern(movement, state, node_of, compile_movement) if movement.makes else NOTHING
     return Op(
         id=op_id,
         primitives=tuple(type(primitive).__name__ for primitive in movement.primitives),
         stage=movement.stage,
         makes=movement.makes,
         frees=movement.frees,
-        copies=copies,
-        exchanges=exchanges,
+        copies=compiled.copies,
+        exchanges=compiled.exchanges,
         after=after,
+        handovers=compiled.handovers,
         bucket_bytes=bucket_bytes,
-        message_bytes=message_bytes(exchanges, bucket_bytes),
+        message_bytes=message_bytes(compiled.exchanges, bucket_bytes),
     )
 
 
 def sites_read(movement: Movement, state: StateSpec, node_of: NodeOf) -> set[Site]:
     """Where a movement reads."""
-    copies, exchanges = movement_of_pattern(movement, state, node_of, _exchanges)
-    return {move.source for move in copies}.union(*(exchange.sources for exchange in exchanges))
+    handovers, copies, exchanges = movement_of_pattern(movement, state, node_of, compile_movement)
+    return {move.source for move in (*handovers, *copies)}.union(*(exchange.sources for exchange in exchanges))
 
 
-def _exchanges(movement: Movement, state: StateSpec, node_of: NodeOf) -> Compiled:
+def compile_movement(movement: Movement, state: StateSpec, node_of: NodeOf) -> Compiled:
+    """What a movement comes down to, whether one like it was compiled before or not."""
     units = {emu.unit: emu for emu in (*movement.reads, *movement.resident)}.values()
     sources, targets = Catalog.of(state, units).where(movement.reader()), Catalog.of(state, movement.makes)
+    local, exchanges = _carried(movement, sources, targets, node_of)
+    return Compiled(*handed_over(local, sources, targets, movement.ends), exchanges)
+
+
+def _carried(movement: Movement, sources: Catalog, targets: Catalog, node_of: NodeOf) -> tuple[Moves, tuple[Exchange, ...]]:
+    """What is there already, and the exchanges for the rest."""
     primitive = movement.primitives[0] if len(movement.primitives) == 1 else None
     if primitive is not None and primitive.makes == movement.makes:
         if isinstance(primitive, Split) and primitive.is_aligned:
             return _position_gathers(primitive, sources, targets, node_of)
         if isinstance(primitive, Extend):
             return _rank_pairs(primitive, sources, targets)
-    copies, wire = by_reach(minimal_moves(sources, targets, node_of))
-    return copies, pairwise(wire)
+    local, wire = by_reach(minimal_moves(sources, targets, node_of))
+    return local, pairwise(wire)
 
 
 def lower_sync(
@@ -93,7 +105,7 @@ def lower_sync(
 
 
 def by_reach(moves: Moves) -> tuple[Moves, Moves]:
-    """Local copies, and what crosses between endpoints."""
+    """What stays on its endpoint, and what crosses to another."""
     return tuple(m for m in moves if m.is_local), tuple(m for m in moves if not m.is_local)
 
 
@@ -107,7 +119,7 @@ def pairwise(wire: Moves) -> tuple[Exchange, ...]:
     return tuple(exchanges)
 
 
-def _rank_pairs(extend: Extend, sources: Catalog, targets: Catalog) -> Compiled:
+def _rank_pairs(extend: Extend, sources: Catalog, targets: Catalog) -> tuple[Moves, tuple[Exchange, ...]]:
     """One exchange per rank of the source and its replica: what the replica's endpoint lacks of the shard, once."""
     source_of = dict(zip(extend.replica.endpoints, extend.source.endpoints, strict=True))
 
@@ -125,7 +137,9 @@ def _rank_pairs(extend: Extend, sources: Catalog, targets: Catalog) -> Compiled:
     )
 
 
-def _position_gathers(split: Split, sources: Catalog, targets: Catalog, node_of: NodeOf) -> Compiled:
+def _position_gathers(
+    split: Split, sources: Catalog, targets: Catalog, node_of: NodeOf
+) -> tuple[Moves, tuple[Exchange, ...]]:
     """One AllGather per position of the smaller layout; what not every member of it needs travels in pairs."""
     position_of = {endpoint: rank for part in split.parts for rank, endpoint in enumerate(part.endpoints)}
 

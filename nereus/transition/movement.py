@@ -8,7 +8,7 @@ that make and read them become one movement from the units that stand to those t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 
 from nereus.emu.primitives import Destroy, Primitive, Split
@@ -32,6 +32,8 @@ class Movement:
     frees: tuple[Site, ...]
     after: frozenset[int] = frozenset()
     """The movements that it waits for, by index."""
+    ends: frozenset[UnitId] = frozenset()
+    """Those of the units that it may read which the transition ends: their shards may change hands."""
 
     @property
     def stage(self) -> str:
@@ -47,7 +49,7 @@ class Movement:
 
 
 def unfused(dag: LocalDag) -> tuple[Movement, ...]:
-    """A movement for each step."""
+    """A movement for each step, as the paper has them: what each makes is a copy of its own."""
     return tuple(
         Movement(
             (step.primitive,),
@@ -89,15 +91,11 @@ def fused(dag: LocalDag, current: tuple[Emu, ...], sites_read: SitesRead) -> tup
     for steps in members.values():
         primitives = tuple(dag.steps[index].primitive for index in steps)
         makes = _unique(emu for p in primitives for emu in p.makes if emu.unit in staying)
-        movements.append(
-            Movement(
-                primitives,
-                _unique(emu for p in primitives for emu in p.reads if emu.unit in standing or emu.unit in staying),
-                _on(current, makes),
-                makes,
-                _released(primitives, dag, maker, standing),
-            )
-        )
+        reads = _unique(emu for p in primitives for emu in p.reads if emu.unit in standing or emu.unit in staying)
+        resident = _on(current, makes)
+        frees = _released(primitives, dag, maker, standing)
+        ends = _ending((*reads, *resident), staying)
+        movements.append(Movement(primitives, reads, resident, makes, frees, ends=ends))
     return _ordered(movements, dag, place, sites_read)
 
 
@@ -110,7 +108,8 @@ def resharded(dag: LocalDag, current: tuple[Emu, ...], result: tuple[Emu, ...]) 
     given_up = tuple(site for site in _sites(current) if site.endpoint not in kept)
     moving = tuple(step.primitive for step in dag.steps if not (given_up and isinstance(step.primitive, Destroy)))
     destroys = tuple(step.primitive for step in dag.steps if isinstance(step.primitive, Destroy))
-    reshard = Movement(moving, current, (), result, ())
+    ends = _ending(current, {emu.unit for emu in result})
+    reshard = Movement(moving, current, (), result, (), ends=ends)
     return (reshard, Movement(destroys, (), (), (), given_up, frozenset((0,)))) if given_up else (reshard,)
 
 
@@ -183,6 +182,10 @@ def _on(emus: Iterable[Emu], targets: Iterable[Emu]) -> tuple[Emu, ...]:
     """The units that have something on an endpoint of `targets`."""
     endpoints = {endpoint for emu in targets for endpoint in emu.endpoints}
     return tuple(emu for emu in emus if not endpoints.isdisjoint(emu.endpoints))
+
+
+def _ending(emus: Iterable[Emu], staying: Set[UnitId]) -> frozenset[UnitId]:
+    return frozenset(emu.unit for emu in emus if emu.unit not in staying)
 
 
 def _sites(emus: Iterable[Emu]) -> tuple[Site, ...]:

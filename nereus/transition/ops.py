@@ -1,6 +1,6 @@
 """What a transition is made of: operations, and the collectives that each one is compiled to.
 
-    primitives -> Op: copies (local) + exchanges (AllGather | Pairwise) -> Program: the ops of one endpoint
+    primitives -> Op: handovers and copies (local) + exchanges (AllGather | Pairwise) -> Program: the ops of one endpoint
 
 All of it is printable data; nothing here knows a tensor or a process group.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
-from nereus.layout.catalog import EndpointId, Site, StateSpec, Tensors, UnitId
+from nereus.layout.catalog import EndpointId, Site, StateSpec, Tensors, UnitId, by_number
 from nereus.layout.moves import Move
 from nereus.layout.tensors import TensorRef
 
@@ -32,14 +32,14 @@ MIN_TIMEOUT_S = 60.0
 
 
 class GroupKey(NamedTuple):
-    """A communicator: its sorted members and the lane that uses it."""
+    """A communicator: its members, sorted by number, and the lane that uses it."""
 
     members: tuple[EndpointId, ...]
     lane: str
 
     @classmethod
     def of(cls, endpoints: Iterable[EndpointId], lane: str) -> GroupKey:
-        return cls(tuple(sorted(set(endpoints))), lane)
+        return cls(tuple(sorted(set(endpoints), key=by_number)), lane)
 
 
 class Part(NamedTuple):
@@ -143,7 +143,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One or more primitives (or a weight sync), compiled to local copies and collectives."""
+    """One or more primitives (or a weight sync), compiled to handovers, local copies and collectives."""
 
     id: str
     primitives: tuple[str, ...]
@@ -162,6 +162,8 @@ class Op:
     """The largest message between two endpoints."""
     standing: tuple[Site, ...] = ()
     """Of the units that it makes: what is there already, and stays as it is."""
+    handovers: tuple[Move, ...] = ()
+    """Local moves of whole shards from units that end: the shard changes hands, and nothing is copied."""
     stream: Stream | None = None
     """How it runs in buckets; None when all of its units are opened at once."""
 
@@ -169,7 +171,7 @@ class Op:
     def members(self) -> tuple[EndpointId, ...]:
         """Every endpoint that takes part, sorted."""
         endpoints = {e for emu in self.makes for e in emu.endpoints} | {site.endpoint for site in self.frees}
-        endpoints |= {site.endpoint for move in self.copies for site in (move.source, move.target)}
+        endpoints |= {site.endpoint for move in self.local for site in (move.source, move.target)}
         endpoints |= {e for exchange in self.exchanges for e in exchange.group.members}
         return tuple(sorted(endpoints))
 
@@ -178,6 +180,11 @@ class Op:
         """The communicators that it uses."""
         groups = {exchange.group for exchange in self.exchanges}
         return frozenset(groups | {self.stream.group} if self.stream else groups)
+
+    @property
+    def local(self) -> tuple[Move, ...]:
+        """What stays on its endpoint, whether it is copied or changes hands."""
+        return (*self.handovers, *self.copies)
 
     @property
     def num_bytes(self) -> int:
@@ -202,6 +209,7 @@ class Op:
                 emu for emu in self.makes if endpoint in emu.endpoints and (endpoint, emu.unit) not in self.standing
             ),
             frees=tuple(site for site in self.frees if site.endpoint == endpoint),
+            handovers=tuple(move for move in self.handovers if move.target.endpoint == endpoint),
             copies=tuple(move for move in self.copies if move.target.endpoint == endpoint),
             exchanges=tuple(x for x in (_exchange_seen_by(x, endpoint) for x in self.exchanges) if x is not None),
         )
@@ -211,6 +219,7 @@ class Op:
         chosen = frozenset(refs)
         return replace(
             self,
+            handovers=tuple(m for move in self.handovers if (m := _of_tensors(move, chosen))),
             copies=tuple(m for move in self.copies if (m := _of_tensors(move, chosen))),
             exchanges=tuple(x for exchange in self.exchanges if (x := exchange.of_tensors(chosen))),
         )

@@ -8,18 +8,27 @@ Numbers keep the order of the names, so that what depends on it comes out as if 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from nereus.emu.primitives import Destroy, Extend, Merge, Primitive, Split
 from nereus.emu.unit import Emu
-from nereus.layout.catalog import EndpointId, Site, StateSpec, UnitId
+from nereus.layout.catalog import EndpointId, Site, StateSpec, UnitId, by_number
 from nereus.layout.moves import Move, NodeOf
 from nereus.transition.movement import Movement
-from nereus.transition.ops import Exchange, GroupKey, Pairwise
+from nereus.transition.ops import AllGather, Exchange, GroupKey, Pairwise, Part
 
 Moves = tuple[Move, ...]
-Compiled = tuple[Moves, tuple[Exchange, ...]]
+
+
+class Compiled(NamedTuple):
+    """What a movement comes down to."""
+
+    handovers: Moves
+    copies: Moves
+    exchanges: tuple[Exchange, ...]
+
+
 Compiler = Callable[[Movement, StateSpec, NodeOf], Compiled]
 
 
@@ -28,7 +37,7 @@ def movement_of_pattern(movement: Movement, state: StateSpec, node_of: NodeOf, c
     emus = {emu.unit: emu for emu in (*movement.reads, *movement.resident, *movement.makes)}
     for primitive in movement.primitives:
         emus.update({emu.unit: emu for emu in (*primitive.reads, *primitive.makes, *primitive.ends)})
-    endpoints = sorted({endpoint for emu in emus.values() for endpoint in emu.endpoints})
+    endpoints = sorted({endpoint for emu in emus.values() for endpoint in emu.endpoints}, key=by_number)
     units = sorted(emus)
     number = {endpoint: f"{index:06d}" for index, endpoint in enumerate(endpoints)}
     unit_number = {unit: UnitId("", index, 0) for index, unit in enumerate(units)}
@@ -44,6 +53,7 @@ def movement_of_pattern(movement: Movement, state: StateSpec, node_of: NodeOf, c
         resident=tuple(numbered[emu.unit] for emu in movement.resident),
         makes=tuple(numbered[emu.unit] for emu in movement.makes),
         frees=(),
+        ends=frozenset(unit_number[unit] for unit in movement.ends),
     )
     return _named(_compiled(pattern, state, where, compile_), endpoints, units)
 
@@ -86,8 +96,8 @@ def _named(compiled: Compiled, endpoints: list[EndpointId], units: list[UnitId])
     def exchange(known: Exchange) -> Exchange:
         if isinstance(known, Pairwise):
             return Pairwise(group(known.group), named(known.moves))
-        parts = tuple(tuple(part._replace(unit=units[part.unit.index]) for part in each) for each in known.parts)
-        return replace(known, group=group(known.group), parts=parts, targets=tuple(units[u.index] for u in known.targets))
+        parts = tuple(tuple([Part(tensors, box, units[unit.index]) for tensors, box, unit in each]) for each in known.parts)
+        return AllGather(group(known.group), parts, tuple(units[unit.index] for unit in known.targets))
 
-    copies, exchanges = compiled
-    return named(copies), tuple(exchange(known) for known in exchanges)
+    handovers, copies, exchanges = compiled
+    return Compiled(named(handovers), named(copies), tuple(exchange(known) for known in exchanges))

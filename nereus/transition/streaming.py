@@ -10,30 +10,44 @@ the other way.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nereus.emu.unit import Emu
-from nereus.layout.catalog import Catalog, EndpointId, Family, Site, StateSpec
-from nereus.layout.moves import NodeOf, minimal_moves
+from nereus.layout.catalog import Catalog, EndpointId, Family, Site, StateSpec, Tensors
+from nereus.layout.moves import Move, NodeOf, minimal_moves
 from nereus.layout.tensors import TensorRef
+from nereus.transition.handover import handed_over
 from nereus.transition.lowering import by_reach, pairwise
 from nereus.transition.messages import message_bytes
 from nereus.transition.ops import TRANSFER, GroupKey, Op, Stream, Transition
 
 
-def streamed(transition: Transition, op_id: str, current: Iterable[Emu], states: Mapping[str, StateSpec]) -> Transition:
+def streamed(
+    transition: Transition, stages: Set[str], current: Iterable[Emu], states: Mapping[str, StateSpec]
+) -> Transition:
+    """The same transition with every operation that moves state of these model-stages as a stream."""
+    standing = tuple(current)
+    while True:
+        moving = (op for op in transition.moving if op.makes and op.stream is None and op.stage in stages)
+        op = next(moving, None)
+        if op is None:
+            return transition
+        of_stage = tuple(emu for emu in standing if emu.stage == op.stage)
+        transition = _streamed(_joined(transition, op.id, of_stage), op.id, of_stage, states[op.stage])
+
+
+def _streamed(transition: Transition, op_id: str, current: tuple[Emu, ...], state: StateSpec) -> Transition:
     """The same transition with one operation as a stream, which frees what no other operation reads any more.
 
     What a Destroy after it would release of that is freed by the stream; a Destroy with nothing left becomes part of it.
     """
     op = next(op for op in transition.ops if op.id == op_id)
-    standing = tuple(emu for emu in current if emu.stage == op.stage)
-    frees = _ending_sites(transition, op, standing)
-    stream = Stream(GroupKey.of(op.members, TRANSFER), _buckets(op, frees, standing, states[op.stage]))
+    frees = _ending_sites(transition, op, current)
+    stream = Stream(GroupKey.of(op.members, TRANSFER), _buckets(op, frees, current, state))
     ops, gone, primitives = list[Op](), set[str](), list[str]()
     for other in transition.ops:
         left = tuple(site for site in other.frees if site not in frees)
@@ -45,9 +59,62 @@ def streamed(transition: Transition, op_id: str, current: Iterable[Emu], states:
         else:
             ops.append(other)
     changed = replace(op, primitives=(*op.primitives, *primitives), frees=frees, stream=stream)
-    ops = [changed if known.id == op_id else known for known in ops]
-    ops = [replace(known, after=tuple(sorted({op_id if n in gone else n for n in known.after}))) for known in ops]
-    return Transition(tuple(ops), transition.result)
+    return Transition(_renamed([changed if known.id == op_id else known for known in ops], gone, op_id), transition.result)
+
+
+def _joined(transition: Transition, op_id: str, current: tuple[Emu, ...]) -> Transition:
+    """The same transition with one operation joined by those that read ending units along with it.
+
+    Apart, the first of them could free nothing of what the second still reads.
+    """
+    ops = {op.id: op for op in transition.ops}
+    ending = {emu.unit for emu in current} - {emu.unit for emu in transition.result}
+    joined = {op_id}
+    for other in transition.ops:
+        if other.id in joined or not other.makes or other.stream is not None or other.stage != ops[op_id].stage:
+            continue
+        read = {site for name in joined for site in _read_sites(ops[name]) if site.unit in ending}
+        if not read.isdisjoint(_read_sites(other)) and _can_join(transition, {*joined, other.id}):
+            joined.add(other.id)
+    if joined == {op_id}:
+        return transition
+    parts = [op for op in transition.ops if op.id in joined]
+    exchanges = tuple(exchange for op in parts for exchange in op.exchanges)
+    whole = replace(
+        ops[op_id],
+        primitives=tuple(primitive for op in parts for primitive in op.primitives),
+        makes=tuple(emu for op in parts for emu in op.makes),
+        frees=tuple(site for op in parts for site in op.frees),
+        handovers=tuple(move for op in parts for move in op.handovers),
+        copies=tuple(move for op in parts for move in op.copies),
+        exchanges=exchanges,
+        after=tuple({name for op in parts for name in op.after if name not in joined}),
+        message_bytes=message_bytes(exchanges, ops[op_id].bucket_bytes),
+    )
+    left = [whole if op.id == op_id else op for op in transition.ops if op.id == op_id or op.id not in joined]
+    return Transition(_renamed(left, joined, op_id), transition.result)
+
+
+def _can_join(transition: Transition, names: set[str]) -> bool:
+    """Whether operations can run at once: none reads what another makes, and none has to wait for one in between."""
+    joined = [op for op in transition.ops if op.id in names]
+    made = {emu.unit for op in joined for emu in op.makes}
+    if any(site.unit in made for op in joined for site in _read_sites(op)):
+        return False
+    before = set[str]().union(*(_ancestors(transition, op) for op in joined)) - names
+    return all(names.isdisjoint(_ancestors(transition, op)) for op in transition.ops if op.id in before)
+
+
+def _renamed(ops: list[Op], gone: set[str], name: str) -> tuple[Op, ...]:
+    """The operations with `name` in place of those that are gone, each after those that it waits for."""
+    waiting = [replace(op, after=tuple(sorted({name if n in gone else n for n in op.after} - {op.id}))) for op in ops]
+    order, done = list[Op](), set[str]()
+    while waiting:
+        op = next(op for op in waiting if done.issuperset(op.after))
+        waiting.remove(op)
+        done.add(op.id)
+        order.append(op)
+    return tuple(order)
 
 
 def undone(op: Op, num_buckets: int, ended: Iterable[Emu], state: StateSpec, node_of: NodeOf) -> Op:
@@ -57,7 +124,8 @@ def undone(op: Op, num_buckets: int, ended: Iterable[Emu], state: StateSpec, nod
     freed, ended = set(op.frees), tuple(ended)
     sources = _only(Catalog.of(state, op.makes), refs)
     targets = _only(Catalog.of(state, ended).where(freed.__contains__), refs)
-    copies, wire = by_reach(minimal_moves(sources, targets, node_of))
+    local, wire = by_reach(minimal_moves(sources, targets, node_of))
+    handovers, copies = handed_over(local, sources, targets, {emu.unit for emu in op.makes})
     exchanges = pairwise(wire)
     back = replace(
         op,
@@ -65,6 +133,7 @@ def undone(op: Op, num_buckets: int, ended: Iterable[Emu], state: StateSpec, nod
         makes=ended,
         frees=tuple(Site(endpoint, emu.unit) for emu in op.makes for endpoint in emu.endpoints),
         standing=tuple(s for s in (Site(e, emu.unit) for emu in ended for e in emu.endpoints) if s not in freed),
+        handovers=handovers,
         copies=copies,
         exchanges=exchanges,
         after=(),
@@ -110,7 +179,7 @@ def _ancestors(transition: Transition, op: Op) -> set[str]:
 
 
 def _read_sites(op: Op) -> set[Site]:
-    sites = {move.source for move in op.copies}
+    sites = {move.source for move in op.local}
     for exchange in op.exchanges:
         sites |= exchange.sources
     return sites
@@ -125,7 +194,9 @@ def _buckets(op: Op, frees: tuple[Site, ...], current: Iterable[Emu], state: Sta
     place = {endpoint: index for index, endpoint in enumerate(op.members)}
     freed, ending = set(frees), {site.unit for site in frees}
     closed = Catalog.of(state, [emu for emu in current if emu.unit in ending]).where(freed.__contains__)
-    grows, shrinks = _bytes_by_tensor(Catalog.of(state, op.makes), place), _bytes_by_tensor(closed, place)
+    # What changes hands is opened by nobody, and released by nobody.
+    grows = _bytes_by_tensor(Catalog.of(state, op.makes), op.handovers, place)
+    shrinks = _bytes_by_tensor(closed, [move for move in op.handovers if move.source in freed], place)
     alike: dict[tuple[bytes, bytes], list[TensorRef]] = {}
     for tensor in state.tensors:
         alike.setdefault((grows[tensor.ref].tobytes(), shrinks[tensor.ref].tobytes()), []).append(tensor.ref)
@@ -147,12 +218,21 @@ def _buckets(op: Op, frees: tuple[Site, ...], current: Iterable[Emu], state: Sta
     return (*buckets, tuple(bucket))
 
 
-def _bytes_by_tensor(catalog: Catalog, members: Mapping[EndpointId, int]) -> defaultdict[TensorRef, NDArray[np.int64]]:
-    """Bytes of each tensor on each member."""
-    found: defaultdict[TensorRef, NDArray[np.int64]] = defaultdict(lambda: np.zeros(len(members), dtype=np.int64))
+def _bytes_by_tensor(
+    catalog: Catalog, handovers: Iterable[Move], members: Mapping[EndpointId, int]
+) -> defaultdict[TensorRef, NDArray[np.int64]]:
+    """Bytes of each tensor on each member, without what changes hands."""
+    none = np.zeros(len(members), dtype=np.int64)
+    found: defaultdict[TensorRef, NDArray[np.int64]] = defaultdict(lambda: none)
     for tensors, holders in catalog.families:
-        held = np.zeros(len(members), dtype=np.int64)
+        held = np.zeros_like(none)
         for site, box in holders:
             held[members[site.endpoint]] += box.volume * tensors[0].item_bytes
         found.update({tensor.ref: held for tensor in tensors})
+    handed: dict[int, tuple[Tensors, NDArray[np.int64]]] = {}
+    for move in handovers:
+        _, size = handed.setdefault(id(move.tensors), (move.tensors, np.zeros_like(none)))
+        size[members[move.target.endpoint]] += move.box.volume * move.tensors[0].item_bytes
+    for tensors, size in handed.values():
+        found.update({tensor.ref: found[tensor.ref] - size for tensor in tensors})
     return found

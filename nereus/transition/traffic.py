@@ -15,7 +15,7 @@ from nereus.transition.ops import AllGather, GroupKey, Op, Transition
 
 
 def moved_bytes(transition: Transition) -> Counter[tuple[EndpointId, EndpointId]]:
-    """Bytes from one endpoint to another, and within one: local copies."""
+    """Bytes from one endpoint to another, and within one: local copies. What changes hands does not move."""
     moved: Counter[tuple[EndpointId, EndpointId]] = Counter()
     for op in transition.ops:
         for source, target, tensors, volume in _transfers(op):

@@ -143,7 +143,7 @@ class Executor:
         with self._memory.holding(op.id, installed.buffer_bytes[0], "buffers"):
             try:
                 for emu in op.makes:
-                    self._store.open(emu.unit, self._shards(emu, installed.state))
+                    self._open(op, emu.unit, self._shards(emu, installed.state))
                     opened.append(emu.unit)
                 received = self._move(op)
             except BaseException:
@@ -164,16 +164,22 @@ class Executor:
         for number, bucket in enumerate(stream.buckets):
             refs = frozenset(bucket)
             if number >= first:
+                part = op.of_tensors(refs)
                 for unit, shards in wanted.items():
                     # What an earlier try has left of it is dropped: as long as some member lacks it, no source is gone.
                     self._release(unit, refs)
-                    self._store.open(unit, {tensor: boxes for tensor, boxes in shards.items() if tensor.ref in refs})
+                    self._open(part, unit, {tensor: boxes for tensor, boxes in shards.items() if tensor.ref in refs})
                 with self._memory.holding(op.id, installed.buffer_bytes[number], "buffers"):
-                    received += self._move(op.of_tensors(refs))
+                    received += self._move(part)
                 group.barrier()
             for site in op.frees:
                 self._release(site.unit, refs)
         return received
+
+    def _open(self, op: Op, unit: UnitId, shards: Shards) -> None:
+        """Open a unit, or some tensors of it: what changes hands is there, the rest is empty."""
+        taken = {t.ref: move.source.unit for move in op.handovers if move.target.unit == unit for t in move.tensors}
+        self._store.open(unit, shards, taken)
 
     def _release(self, unit: UnitId, refs: frozenset[TensorRef]) -> None:
         """Drop some tensors of a unit, if it is here."""
@@ -209,10 +215,16 @@ class Executor:
         for op in program.ops:
             made = {emu.unit: self._shards(emu, program.states.get(op.stage)) for emu in op.makes}
             held.update(made)
+            allocated = dict(made)
+            for move in op.handovers:
+                handed = {tensor.ref for tensor in move.tensors}
+                for shards, unit in ((allocated, move.target.unit), (held, move.source.unit)):
+                    left = shards.get(unit, {})
+                    shards[unit] = {tensor: boxes for tensor, boxes in left.items() if tensor.ref not in handed}
             everything = frozenset(tensor.ref for shards in held.values() for tensor in shards)
             buckets = [frozenset(bucket) for bucket in op.stream.buckets] if op.stream else [everything]
             for refs, buffer in zip(buckets, buffers[op.id], strict=True):
-                opens = sum(_bytes_of(shards, refs) for shards in made.values())
+                opens = sum(_bytes_of(shards, refs) for shards in allocated.values())
                 if used + opens + buffer > self._memory.capacity_bytes:
                     device, capacity = self._memory.device, self._memory.capacity_bytes
                     raise OutOfDeviceMemory(device, op.id, opens + buffer, used, capacity)
@@ -225,7 +237,7 @@ class Executor:
 
     def _units_of(self, op: Op) -> set[UnitId]:
         """The units at this endpoint that an operation reads, writes, makes or frees."""
-        sites = {*op.frees, *(site for move in op.copies for site in (move.source, move.target))}
+        sites = {*op.frees, *(site for move in op.local for site in (move.source, move.target))}
         for exchange in op.exchanges:
             sites |= exchange.sources | exchange.sinks
         return {emu.unit for emu in op.makes} | {site.unit for site in sites if site.endpoint == self.endpoint}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -12,6 +13,9 @@ from nereus.layout.catalog import UnitId
 from nereus.layout.tensors import CanonicalTensor, TensorRef
 
 Shards = Mapping[CanonicalTensor, tuple[Box, ...]]
+
+NOTHING: Mapping[TensorRef, UnitId] = MappingProxyType({})
+"""No shard changes hands."""
 
 
 class ShardStore(Protocol):
@@ -23,10 +27,11 @@ class ShardStore(Protocol):
     def read(self, unit: UnitId, ref: TensorRef, box: Box) -> torch.Tensor:
         """A view of a box, valid until the unit is released. Raises StoreError if it has not landed."""
 
-    def open(self, unit: UnitId, shards: Shards) -> None:
+    def open(self, unit: UnitId, shards: Shards, taken_over: Mapping[TensorRef, UnitId] = NOTHING) -> None:
         """Allocate shards of a unit, empty; a unit may be opened tensor by tensor.
 
-        Raises OutOfDeviceMemory, and then has allocated nothing.
+        A tensor of `taken_over` is not allocated: the shard of the unit named there is this one's as well, the same memory,
+        until the first of both is released. Raises OutOfDeviceMemory, and then has allocated nothing.
         """
 
     def write(self, unit: UnitId, ref: TensorRef, box: Box) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """The native shard store: the tensors of every unit that lives on one endpoint.
 
 Each (unit, tensor) is one contiguous local tensor: the boxes of its segments side by side along the cut axis, so that
-the model's code uses it as it stands, and every box is a view of it. No two units alias memory. What has landed is
-tracked per box: a unit that is being received is open but incomplete, and only a complete one can be looked at.
+the model's code uses it as it stands, and every box is a view of it. No two units that stay alias memory: a shard that
+changes hands has two names only until the unit that ends is released. What has landed is tracked per box: a unit that is
+being received is open but incomplete, and only a complete one can be looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from nereus.layout.box import Box
 from nereus.layout.catalog import UnitId
 from nereus.layout.tensors import CanonicalTensor, Kind, TensorRef
 from nereus.transport.memory import DeviceMemory
-from nereus.transport.ports import Shards
+from nereus.transport.ports import NOTHING, Shards
 
 DTYPES: Mapping[str, torch.dtype] = {
     "float64": torch.float64,
@@ -94,15 +95,19 @@ class UnitStore:
             raise StoreError(f"unit {unit}: {ref} {box.low}:{box.high} has not landed; it is read before it was received")
         return view
 
-    def open(self, unit: UnitId, shards: Shards) -> None:
+    def open(self, unit: UnitId, shards: Shards, taken_over: Mapping[TensorRef, UnitId] = NOTHING) -> None:
         """Allocate shards of a unit, empty; a unit may be opened tensor by tensor.
 
-        Raises OutOfDeviceMemory, or StoreError for a tensor that is open already; nothing has been allocated then.
+        A tensor of `taken_over` is the shard of the unit named there under another name, and counted once; nobody writes to
+        it until one of both is released. Raises OutOfDeviceMemory, or StoreError for a tensor that is open already or
+        cannot be taken over; nothing has been allocated then.
         """
         known = self._units.get(unit, {})
         again = [tensor.ref for tensor in shards if tensor.ref in known]
         if again:
             raise StoreError(f"unit {unit}: {again[0]} is open already; a shard is opened once")
+        taken = {t.ref: self._whole(taken_over[t.ref], t.ref, boxes) for t, boxes in shards.items() if t.ref in taken_over}
+        shards = {tensor: boxes for tensor, boxes in shards.items() if tensor.ref not in taken}
         num_bytes, operation = shards_bytes(shards), f"open {unit}"
         self._memory.reserve(operation, num_bytes, "units")
         try:
@@ -114,7 +119,7 @@ class UnitStore:
         except BaseException:
             self._memory.free(num_bytes, "units")
             raise
-        self._units[unit] = {**known, **made}
+        self._units[unit] = {**known, **taken, **made}
 
     def write(self, unit: UnitId, ref: TensorRef, box: Box) -> torch.Tensor:
         """A view to receive `box` into. Raises StoreError as `read` does."""
@@ -130,18 +135,23 @@ class UnitStore:
         shard.land(box)
 
     def release(self, unit: UnitId, refs: Collection[TensorRef] | None = None) -> None:
-        """Drop a unit, or some of its tensors, and give their bytes back. Raises StoreError for a unit that is not open."""
+        """Drop a unit, or some of its tensors, and give their bytes back, save for those that have changed hands.
+
+        Raises StoreError for a unit that is not open.
+        """
         shards = self._shards(unit)
         gone = shards if refs is None else {ref: shards[ref] for ref in refs if ref in shards}
         kept = {ref: shard for ref, shard in shards.items() if ref not in gone}
-        self._memory.free(_allocated_bytes(gone), "units")
+        others = [held for other, held in self._units.items() if other != unit]
+        last = {ref: shard for ref, shard in gone.items() if not any(held.get(ref) is shard for held in others)}
+        self._memory.free(_allocated_bytes(last), "units")
         if kept:
             self._units[unit] = kept
         else:
             del self._units[unit]
 
     def units(self) -> dict[UnitId, int]:
-        """The open units and the bytes of each."""
+        """The open units and the bytes of each; a shard that changes hands counts for both until the first is released."""
         return {unit: _allocated_bytes(shards) for unit, shards in list(self._units.items())}
 
     def is_complete(self, unit: UnitId) -> bool:
@@ -164,6 +174,13 @@ class UnitStore:
         if unit not in self._units:
             raise StoreError(f"unit {unit} is not open here; open are {[str(known) for known in self._units]}")
         return self._units[unit]
+
+    def _whole(self, unit: UnitId, ref: TensorRef, boxes: tuple[Box, ...]) -> _Shard:
+        """A shard of a unit that another may take over: all of its boxes have landed, and they are these."""
+        shard = self._shards(unit).get(ref)
+        if shard is None or shard.missing or shard.boxes != boxes:
+            raise StoreError(f"unit {unit}: {ref} {boxes} is not here whole; no other unit can take it over")
+        return shard
 
     def _view(self, unit: UnitId, ref: TensorRef, box: Box) -> tuple[_Shard, torch.Tensor]:
         shard = self._shards(unit).get(ref)

@@ -143,7 +143,7 @@ def test_feasible_proposals_lead_to_their_plan(name: str) -> None:
         gone: set[Site] = set()
         for op in transition.ops:
             alive.update({emu.unit: emu for emu in op.makes})
-            moves = [*op.copies, *(move for x in op.exchanges for move in getattr(x, "moves", ()))]
+            moves = [*op.local, *(move for x in op.exchanges for move in getattr(x, "moves", ()))]
             for move in moves:
                 assert move.source.endpoint in alive[move.source.unit].endpoints
                 assert move.source not in gone

@@ -13,7 +13,7 @@ import numpy as np
 
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
-from nereus.layout.catalog import EndpointId, Site, StateSpec, UnitId
+from nereus.layout.catalog import EndpointId, Site, StateSpec, UnitId, by_number
 from nereus.layout.layout import Layout, OptimizerShard
 from nereus.layout.moves import Move
 from nereus.layout.tensors import TensorRef
@@ -76,6 +76,13 @@ class Interpreter:
         """Called when the shards of an operation, or of a bucket of it, are open and nothing of it is released yet."""
 
     def _move_all(self, op: Op) -> None:
+        for handover in op.handovers:
+            assert handover.source.endpoint == handover.target.endpoint, "a shard changes hands on its endpoint"
+            self._move(handover)
+        for handover in op.handovers:
+            for tensor in handover.tensors:
+                held = (self.shards[site][tensor.ref] for site in (handover.source, handover.target))
+                assert np.array_equal(*held), "a shard changes hands whole"
         for copy in op.copies:
             assert copy.source.endpoint == copy.target.endpoint, "a copy stays on its endpoint"
             self._move(copy)
@@ -102,7 +109,7 @@ class Interpreter:
 
     def _exchange(self, exchange: Exchange) -> None:
         members = exchange.group.members
-        assert members == tuple(sorted(set(members)))
+        assert members == tuple(sorted(set(members), key=by_number))
         if isinstance(exchange, AllGather):
             self._gather(exchange)
             return

@@ -77,10 +77,7 @@ def planned(
     transition = transition_dag(
         {plan.stage: current}, {plan.stage: plan}, states, ENDPOINT_OF, 1, fuse=fuse, bucket_bytes=bucket_bytes
     )
-    for op in transition.ops if stream else ():
-        if op.makes:
-            transition = streamed(transition, op.id, current, states)
-    return transition
+    return streamed(transition, {plan.stage}, current, states) if stream else transition
 
 
 def always(first: str, second: str) -> bool:

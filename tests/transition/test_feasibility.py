@@ -58,7 +58,8 @@ def submitted(transition: Transition) -> list[Op]:
 def replayed_peaks(ops: Iterable[Op], current: Iterable[Emu], states: Mapping[str, StateSpec]) -> dict[EndpointId, int]:
     """The largest sum, op by op, of the units that stand on each endpoint and the buffers of the op.
 
-    A unit stands from its making to the end of the transition, whatever reads it, unless a Destroy releases it.
+    A unit stands from its making to the end of the transition, whatever reads it, unless a Destroy releases it. A shard that
+    changes hands stands once, with the unit that takes it over.
     """
     ops, standing = list(ops), dict[tuple[EndpointId, UnitId], int]()
 
@@ -70,6 +71,8 @@ def replayed_peaks(ops: Iterable[Op], current: Iterable[Emu], states: Mapping[st
     peaks: Counter[EndpointId] = Counter()
     for op in (None, *ops):
         stand(op.makes if op else ())
+        for move in op.handovers if op else ():
+            standing[move.source] -= move.num_bytes
         used = buffered(op) if op else Counter[EndpointId]()
         for (endpoint, _), size in standing.items():
             used[endpoint] += size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -173,17 +174,16 @@ def test_stream_that_freed_all_of_a_unit_and_left_a_device_gives_it_back() -> No
 
 
 def test_stream_that_freed_only_a_part_of_a_unit_leaves_the_rest_as_it_is() -> None:
-    """On any devices some sites are read by another operation too: the stream does not free them, undoing not open them."""
+    """Where an operation that cannot join it reads a site too, a stream does not free that; undoing must not open it."""
     partly = 0
     for seed in range(60):
-        job = streaming(seed, any_devices=True)
-        place = next((i for i, op in enumerate(job.transition.moving) if op.stream), None)
-        before = job.transition.moving[:place]
-        if place is None or any(op.frees for op in before):
+        job = streaming(seed)
+        op = job.transition.moving[0] if job.transition.moving else None
+        if op is None or op.stream is None or not op.frees:
             continue
-        op = job.transition.moving[place]
+        op = replace(op, frees=op.frees[1:])
         back = taken_back(job, op, 1)
-        run = replay(job.state, job.current, before)
+        run = replay(job.state, job.current, ())
         run.run(op, slice(1))
         run.run(back)
         assert wrong_shards(job.state, run, job.current) == [], seed

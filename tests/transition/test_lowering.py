@@ -146,7 +146,7 @@ def test_extend_sends_each_shard_once(text: str, state: StateSpec) -> None:
 def assert_rank_aligned(op: Op, source: Emu) -> None:
     """One communicator per rank pair at the same TP/PP position, each shard once to the corresponding rank."""
     pairs = sorted(tuple(sorted(pair)) for pair in zip(source.endpoints, op.makes[0].endpoints, strict=True))
-    assert sorted(exchange.group.members for exchange in op.exchanges) == pairs
+    assert sorted(tuple(sorted(exchange.group.members)) for exchange in op.exchanges) == pairs
     for exchange in op.exchanges:
         assert isinstance(exchange, Pairwise)
         moved = Counter((tensor.ref, move.box) for move in exchange.moves for tensor in move.tensors)

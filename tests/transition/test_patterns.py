@@ -10,7 +10,7 @@ from nereus.emu.unit import Emu
 from nereus.layout.moves import NodeOf
 from nereus.transition.dag import transition_dag
 from nereus.transition.local import local_dag
-from nereus.transition.lowering import _exchanges
+from nereus.transition.lowering import compile_movement
 from nereus.transition.movement import Movement, fused, resharded, unfused
 from nereus.transition.patterns import _compiled, movement_of_pattern
 from tests.builders import (
@@ -54,16 +54,16 @@ def test_compiled_pattern_is_the_movement_compiled_itself(first: int) -> None:
         movements, node_of = random_movements(seed)
         for movement in movements:
             if movement.makes:
-                found = movement_of_pattern(movement, TRAINED, node_of, _exchanges)
-                assert found == _exchanges(movement, TRAINED, node_of), seed
+                found = movement_of_pattern(movement, TRAINED, node_of, compile_movement)
+                assert found == compile_movement(movement, TRAINED, node_of), seed
 
 
 def test_compiled_pattern_does_not_depend_on_what_was_compiled_before() -> None:
     movements = [movement for seed in range(30) for movement in random_movements(seed)[0] if movement.makes]
-    warm = [movement_of_pattern(movement, TRAINED, {}, _exchanges) for movement in movements]
+    warm = [movement_of_pattern(movement, TRAINED, {}, compile_movement) for movement in movements]
     for movement, known in zip(reversed(movements), reversed(warm), strict=True):
         _compiled.cache_clear()
-        assert movement_of_pattern(movement, TRAINED, {}, _exchanges) == known
+        assert movement_of_pattern(movement, TRAINED, {}, compile_movement) == known
 
 
 def on_devices(offset: int) -> tuple[Emu, ...]:

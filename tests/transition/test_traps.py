@@ -64,7 +64,8 @@ def test_trap_1_optimizer_state_is_whole_over_many_buckets(source: str, target: 
     current = current_emus(source)
     transition = planned(state, current, target_plan(current, target), stream=True, bucket_bytes=1)
     streams = [op.stream for op in transition.ops if op.stream]
-    assert {len(bucket) for stream in streams for bucket in stream.buckets} == {1}
+    handed = {tensor.ref for op in transition.ops for move in op.handovers for tensor in move.tensors}
+    assert max(len(set(bucket) - handed) for stream in streams for bucket in stream.buckets) == 1
     after(state, current, target, bucket_bytes=1)
 
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import NamedTuple
 
 from nereus.emu.unit import Emu
-from nereus.layout.catalog import EndpointId, StateSpec
+from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.tensors import TensorRef
 from nereus.transition.ops import Op, Pairwise, Transition
 from tests.builders import degrees, make_emus, make_layout, make_model, rank_masks
@@ -44,6 +44,7 @@ class Weighed(Interpreter):
         emus = tuple(emus)
         super().__init__(state, emus)
         self.peak = held_bytes(state, emus)
+        self.handed: set[tuple[EndpointId, UnitId, TensorRef]] = set()
         everyone = (*emus, *(emu for op in transition.ops for emu in op.makes))
         self.sizes = {
             (endpoint, emu.unit, tensor.ref): int(mask.sum()) * width(tensor)
@@ -53,8 +54,10 @@ class Weighed(Interpreter):
 
     def opened(self, part: Op) -> None:
         used = buffered(part)
+        self.handed |= {(*move.source, tensor.ref) for move in part.handovers for tensor in move.tensors}
         for (endpoint, unit), shards in self.shards.items():
-            used[endpoint] += sum(self.sizes[endpoint, unit, ref] for ref in shards)
+            counted = (key for ref in shards if (key := (endpoint, unit, ref)) not in self.handed)
+            used[endpoint] += sum(self.sizes[key] for key in counted)
         self.peak |= used
 
     @property

@@ -56,10 +56,7 @@ def transition_to(
     transition = transition_dag(
         {STAGE: current}, targets, states, ENDPOINT_OF, epoch, fuse=mode.fuse, bucket_bytes=mode.bucket_bytes
     )
-    for op in transition.ops if mode.stream else ():
-        if op.makes:
-            transition = streamed(transition, op.id, current, states)
-    return transition
+    return streamed(transition, {STAGE}, current, states) if mode.stream else transition
 
 
 def carry_out(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
 from nereus.layout.box import Box
 from nereus.layout.catalog import UnitId
 from nereus.layout.tensors import TensorRef
-from nereus.transport.ports import Shards
+from nereus.transport.ports import NOTHING, Shards
 from nereus.transport.store import UnitStore
 
 Verb = Literal["open", "land", "release"]
@@ -28,9 +28,9 @@ class FaultyStore(UnitStore):
     planned: Fault | None = None
     num_fired = 0
 
-    def open(self, unit: UnitId, shards: Shards) -> None:
+    def open(self, unit: UnitId, shards: Shards, taken_over: Mapping[TensorRef, UnitId] = NOTHING) -> None:
         self._maybe_fail("open", unit, [tensor.ref for tensor in shards])
-        super().open(unit, shards)
+        super().open(unit, shards, taken_over)
 
     def land(self, unit: UnitId, ref: TensorRef, box: Box) -> None:
         self._maybe_fail("land", unit, [ref])

@@ -110,14 +110,15 @@ class Streaming:
         break_and_mend(self.fleet, self.op, culprit, type(None) if ended_before else RuntimeError | StoreError)
 
     def _faults(self, verb: Verb, bucket: int) -> Iterator[tuple[EndpointId, Fault]]:
-        """Where a call of this kind comes in a bucket."""
+        """Where a call of this kind comes in a bucket; what changes hands does not land."""
         refs = frozenset(self.stream.buckets[bucket])
+        handed = {(*move.target, tensor.ref) for move in self.op.handovers for tensor in move.tensors}
         if verb == "release":
             yield from ((site.endpoint, Fault(verb, site.unit, min(refs))) for site in self.op.frees)
         for emu in self.op.makes:
             for rank, endpoint in enumerate(emu.endpoints):
                 shards = self.state.shards(emu.layout, rank, emu.optimizer)
-                held = sorted(tensor.ref for tensor in shards if tensor.ref in refs)
+                held = sorted(t.ref for t in shards if t.ref in refs and (endpoint, emu.unit, t.ref) not in handed)
                 if held and verb != "release":
                     yield endpoint, Fault(verb, emu.unit, held[-1])
 

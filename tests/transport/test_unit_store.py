@@ -170,3 +170,66 @@ def test_unit_without_shards_is_legal_and_complete() -> None:
     assert store.is_complete(UNIT)
     assert store.tensors(UNIT, Kind.PARAMETER) == {}
     assert memory.used_bytes == 0
+
+
+# --- shards that change hands --------------------------------------------------------------------------------------------
+
+NEXT = UnitId("actor_training", 1, 4)
+TAKEN = {FUSED.ref: UNIT, COUNT.ref: UNIT}
+
+
+def test_shard_that_changes_hands_is_the_same_memory_and_counted_once() -> None:
+    store, memory = make_store()
+    store.open(UNIT, SHARDS)
+    fill(store)
+    address = store.read(UNIT, FUSED.ref, GATE).data_ptr()
+    store.open(NEXT, SHARDS, TAKEN)
+    assert memory.used_bytes == NUM_BYTES
+    assert store.is_complete(NEXT)
+    assert store.read(NEXT, FUSED.ref, GATE).data_ptr() == address
+
+
+@pytest.mark.parametrize("first", [UNIT, NEXT])
+def test_shard_that_changed_hands_lives_until_both_units_are_released(first: UnitId) -> None:
+    """The old unit goes at commit, the new one when the transition is taken back."""
+    store, memory = make_store()
+    store.open(UNIT, SHARDS)
+    fill(store)
+    store.open(NEXT, SHARDS, TAKEN)
+    other = NEXT if first == UNIT else UNIT
+    store.release(first)
+    assert memory.used_bytes == NUM_BYTES
+    assert store.tensors(other, Kind.PARAMETER)["gate_up"].tolist() == [[1, 1, 2, 2, 2, 2]] * 2
+    store.release(other)
+    assert memory.used_bytes == 0
+
+
+def test_unit_takes_over_some_shards_and_opens_the_others() -> None:
+    store, memory = make_store()
+    store.open(UNIT, SHARDS)
+    fill(store)
+    store.open(NEXT, SHARDS, {COUNT.ref: UNIT})
+    assert memory.used_bytes == 2 * NUM_BYTES - 8
+    assert store.catalog()[NEXT] == {COUNT: (SCALAR,)}
+    store.release(UNIT)
+    assert memory.used_bytes == NUM_BYTES
+
+
+@pytest.mark.parametrize("shards", [{FUSED: (GATE,)}, {FUSED: (UP, GATE)}])
+def test_shard_of_other_boxes_cannot_be_taken_over(shards: dict[CanonicalTensor, tuple[Box, ...]]) -> None:
+    store, memory = make_store()
+    store.open(UNIT, SHARDS)
+    fill(store)
+    with pytest.raises(StoreError, match=r"gate_up .* no other unit can take it over"):
+        store.open(NEXT, shards, TAKEN)
+    assert (memory.used_bytes, set(store.catalog())) == (NUM_BYTES, {UNIT})
+
+
+def test_shard_that_has_not_landed_cannot_be_taken_over() -> None:
+    store, memory = make_store()
+    store.open(UNIT, SHARDS)
+    put(store, COUNT, SCALAR, 7)
+    put(store, FUSED, GATE, 1)
+    with pytest.raises(StoreError, match=r"gate_up .* is not here whole"):
+        store.open(NEXT, SHARDS, TAKEN)
+    assert (memory.used_bytes, set(store.catalog())) == (NUM_BYTES, {UNIT})
