@@ -119,7 +119,8 @@ class UnitStore:
         except BaseException:
             self._memory.free(num_bytes, "units")
             raise
-        self._units[unit] = {**known, **taken, **made}
+        # One order on every rank, however the unit came about: ranks walk through it from one collective to the next.
+        self._units[unit] = dict(sorted({**known, **taken, **made}.items()))
 
     def write(self, unit: UnitId, ref: TensorRef, box: Box) -> torch.Tensor:
         """A view to receive `box` into. Raises StoreError as `read` does."""

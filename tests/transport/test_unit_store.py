@@ -233,3 +233,18 @@ def test_shard_that_has_not_landed_cannot_be_taken_over() -> None:
     with pytest.raises(StoreError, match=r"gate_up .* is not here whole"):
         store.open(NEXT, SHARDS, TAKEN)
     assert (memory.used_bytes, set(store.catalog())) == (NUM_BYTES, {UNIT})
+
+
+def test_tensors_have_one_order_however_the_unit_came_about() -> None:
+    """Ranks sum gradients in the order of the store, so it must not depend on what changed hands where."""
+    orders = []
+    for taken in ({}, {COUNT.ref: UNIT}, {FUSED.ref: UNIT}, TAKEN):
+        store, _ = make_store()
+        store.open(UNIT, SHARDS)
+        fill(store)
+        store.open(NEXT, SHARDS, taken)
+        for tensor in SHARDS:
+            for box in SHARDS[tensor]:
+                store.land(NEXT, tensor.ref, box)
+        orders.append(list(store.catalog()[NEXT]))
+    assert orders == [orders[0]] * 4
