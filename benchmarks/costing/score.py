@@ -43,7 +43,7 @@ def score(guesses: Iterable[Guess], *, times: bool = True) -> dict[str, Any]:
         "median_regret": _rounded([found.regret for found in judged], 50),
         "p90_regret": _rounded([found.regret for found in judged], 90),
         "share_within_10pct_strict": round(mean(found.first_ran and found.regret <= NEAR for found in judged), 4),
-        "kendall_tau_median": round(median(found.tau for found in judged if found.tau == found.tau), 4),
+        "kendall_tau_median": round(median(found.tau for found in judged), 4),
         "mape_latency_within_2x": _mean([error for found in judged for error in found.errors]) if times else None,
         "median_ape_within_2x": _rounded([error for found in judged for error in found.errors], 50) if times else None,
         "mape_memory": _mean(
@@ -67,9 +67,9 @@ def _judge(group: Sequence[Guess]) -> _Judged:
     best = min(seconds for _, seconds in ran)
     order = sorted(group, key=lambda guess: (not guess.fits, guess.seconds, guess.row.name))
     chosen = next(guess.row.seconds for guess in order if guess.row.seconds is not None)
-    tau = kendalltau([guess.seconds for guess, _ in ran], [seconds for _, seconds in ran])[0] if len(ran) > 1 else np.nan
+    tau = kendalltau([guess.seconds for guess, _ in ran], [seconds for _, seconds in ran])[0]
     errors = [abs(guess.seconds / seconds - 1) for guess, seconds in ran if seconds <= CLOSE * best]
-    return _Judged(chosen / best - 1, order[0].row.ran, float(tau), errors)
+    return _Judged(chosen / best - 1, order[0].row.ran, float(np.nan_to_num(tau)), errors)
 
 
 def _some_failed(guesses: Sequence[Guess]) -> bool:

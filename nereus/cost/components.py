@@ -70,7 +70,7 @@ def training_components(run: Execution, model: Architecture, resident_bytes: flo
 
 def generation_components(run: Execution, model: Architecture, cached_tokens: float) -> NDArray[np.float64]:
     """Bytes by component of a rank that generates, with keys and values of `cached_tokens` tokens over all sequences."""
-    parameters = rank_parameters(run, model, 0) * run.item_bytes
+    parameters = rank_parameters(run, model, 0) * run.weight_bytes
     keys = 2 * split_layers(run, model)[0] * model.kv_width(run.tp) * run.item_bytes
     return np.array([_row({Component.PARAMETERS: parameters, Component.KV_CACHE: keys * cached_tokens})])
 

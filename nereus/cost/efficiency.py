@@ -48,6 +48,7 @@ UNSEEN: Mapping[Op, Efficiency] = {
     Op.WEIGHTS: Efficiency(0.6, 0.5),
     Op.KV_READ: Efficiency(0.4, 0.7),
     Op.DECODE_DISPATCH: Efficiency(0.3, 1.0),
+    Op.SEQUENCE: Efficiency(0.5, 1.0),
     Op.HOST: Efficiency(1.0, 0.5),
     Op.STALL: Efficiency(1.0, 0.5),
 }

@@ -87,8 +87,10 @@ class Execution:
     sequence_parallel: bool = False
     """Whether norms and residuals are sharded over TP ranks along the sequence; collectives carry the same bytes."""
     recompute: Recompute = Recompute.NONE
-    item_bytes: int = 2
-    """Bytes of a parameter and of an activation while it computes."""
+    item_bytes: float = 2
+    """Bytes of an activation, and of a parameter that trains."""
+    weight_bytes: float = 2
+    """Bytes of a weight that only computes: fewer where it is quantised."""
     dtype: str = "bfloat16"
     """Of the operands of matrix products."""
     regime: Regime = field(default=PLAIN)

@@ -58,6 +58,8 @@ class Op(StrEnum):
     """Keys and values read by a token step, by bytes."""
     DECODE_DISPATCH = "decode_dispatch"
     """Launches of a token step: a floor, lower than training's where steps are captured in graphs."""
+    SEQUENCE = "sequence"
+    """What an engine does per sequence and token step whatever the TP degree: scheduling, sampling, detokenising."""
     HOST = "host"
     """Processing of responses on the CPU; its amount is a measured number of seconds."""
     STALL = "stall"

@@ -37,7 +37,7 @@ _SCATTER = {LinkClass.NODE: Op.SCATTER_NODE, LinkClass.NETWORK: Op.SCATTER_NETWO
 def training_workload(run: Execution, model: Architecture, *, near_capacity: bool = False) -> Workload:
     """One optimizer update. `near_capacity`: the predicted peak is over the headroom (a regime may then stall)."""
     recomputed = 1 if run.recompute is Recompute.FULL else 0
-    layer = layer_amounts(run, model, forwards=1 + BACKWARD + recomputed, collectives=2 + recomputed)
+    layer = layer_amounts(run, model, run.micro_tokens, forwards=1 + BACKWARD + recomputed, collectives=2 + recomputed)
     phase = _phase(run, model, layer, passes=1 + BACKWARD, forwards=1 + BACKWARD + recomputed)
     stalled = run.replicated_stall or (run.regime.stalls_near_capacity and near_capacity)
     between = phase.between + amounts({Op.STALL: STALL_S * min(run.pp - 1, 2) * stalled})
@@ -53,7 +53,7 @@ def training_workload(run: Execution, model: Architecture, *, near_capacity: boo
 
 def inference_workload(run: Execution, model: Architecture) -> Workload:
     """Forward passes over whole sequences: log-probabilities, values or rewards."""
-    layer = layer_amounts(run, model, forwards=1, collectives=1)
+    layer = layer_amounts(run, model, run.micro_tokens, forwards=1, collectives=1)
     return Workload(phases=(_phase(run, model, layer, passes=1, forwards=1),), serial=amounts({Op.STEP: STEP_S}))
 
 
@@ -70,9 +70,9 @@ def rank_parameters(run: Execution, model: Architecture, rank: int) -> float:
     return split_layers(run, model)[rank] * model.layer_parameters(run.tp) + ends * model.end_parameters(run.tp)
 
 
-def layer_amounts(run: Execution, model: Architecture, *, forwards: float, collectives: float) -> Amounts:
-    """One layer and micro-batch on one rank; `collectives` counts directions, each with two all-reduces over TP."""
-    device, tokens = run.hardware.accelerator, run.micro_tokens
+def layer_amounts(run: Execution, model: Architecture, tokens: float, *, forwards: float, collectives: float) -> Amounts:
+    """One layer on one rank for `tokens` tokens; `collectives` counts directions, each with two all-reduces over TP."""
+    device = run.hardware.accelerator
     touched = model.elementwise(run.tp, run.norm_shards)
     found: dict[Op, float] = {
         Op.ATTENTION: forwards * tokens * model.attention_flops(run.tokens, run.tp) / device.flops_s(run.dtype),
@@ -86,11 +86,11 @@ def layer_amounts(run: Execution, model: Architecture, *, forwards: float, colle
 
 def product_amounts(run: Execution, tokens: float, inner: float, outer: float) -> Amounts:
     """One matrix product of `tokens` rows."""
-    device = run.hardware.accelerator
+    device, weight = run.hardware.accelerator, run.weight_bytes
     return amounts(
         {
             Op.GEMM: 2 * tokens * inner * outer / device.flops_s(run.dtype),
-            Op.GEMM_BYTES: run.item_bytes * (tokens * (inner + outer) + inner * outer) / device.memory_bytes_s,
+            Op.GEMM_BYTES: (run.item_bytes * tokens * (inner + outer) + weight * inner * outer) / device.memory_bytes_s,
         }
     )
 

@@ -1,0 +1,86 @@
+"""The cost model against published measurements: does it choose what was fastest, and does it say how long it takes?
+
+    python -m benchmarks.cost_model --data DIR [--quick] [--json]
+
+Nothing is fitted on what it is judged on. Beside the model stands the rule "least model parallelism that fits".
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.costing import generation, stages, training
+
+KEYS = (
+    "groups",
+    "median_regret",
+    "p90_regret",
+    "share_within_10pct_strict",
+    "kendall_tau_median",
+    "mape_latency_within_2x",
+    "mape_memory",
+    "infeasible_choices",
+    "oom_accuracy",
+)
+
+PEERS = {
+    "llm-analysis": "not installed: it pins an old transformers, and cannot express a failed configuration or ZeRO with PP"
+}
+"""Contestants that this run does without, and why."""
+
+DEFAULT = Path(__file__).parents[2] / "shared" / "data"
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer groups and steps of the long sources.")] = False,
+    data: Annotated[Path, typer.Option(help="Folder of the published measurements.")] = DEFAULT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
+) -> None:
+    """Judge the cost model, source by source."""
+    console, start = Console(stderr=as_json), time.perf_counter()
+    if not data.is_dir():
+        raise typer.BadParameter(f"no folder {data}; --data names the folder of measured data")
+    found: dict[str, Any] = {"training_sweep_h100": training.judge_sweep(data), **training.judge_other(data, quick=quick)}
+    token, prompt = generation.static_batch(data, "token"), generation.static_batch(data, "prompt")
+    found["generation_static_batch"] = {
+        "token_each_group_left_out": generation.left_out(token, "A100-80GB"),
+        "token_after_four_rows": generation.after_four(token, "A100-80GB"),
+        "prompt_after_four_rows": generation.after_four(prompt, "A100-80GB"),
+    }
+    found["generation_llama_tp_sweep"] = generation.best_tp(generation.full_load(data))
+    found["verl_softgrpo"] = stages.judge(data, quick=quick)
+    found["peers"] = PEERS
+    found["seconds"] = round(time.perf_counter() - start, 1)
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        _show(found, console)
+
+
+def _show(found: dict[str, Any], console: Console) -> None:
+    table = Table("source", "judged", *KEYS)
+    for source, scores in found.items():
+        judged = scores if isinstance(scores, dict) else {}
+        if "median_regret" in judged:
+            judged = {"four rows seen": judged, **{name: one for name, one in judged.items() if isinstance(one, dict)}}
+        for name, one in judged.items():
+            if isinstance(one, dict) and "median_regret" in one:
+                table.add_row(source, name, *(_text(one.get(key)) for key in KEYS))
+    console.print(table)
+    for source in ("generation_static_batch", "generation_llama_tp_sweep", "verl_softgrpo", "peers", "seconds"):
+        console.print(f"{source}: {json.dumps(found[source])}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    typer.run(main)
