@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.costing import generation, stages, training
 
@@ -65,17 +64,15 @@ def main(
 
 
 def _show(found: dict[str, Any], console: Console) -> None:
-    table = Table("source", "judged", *KEYS)
     for source, scores in found.items():
-        judged = scores if isinstance(scores, dict) else {}
-        if "median_regret" in judged:
-            judged = {"four rows seen": judged, **{name: one for name, one in judged.items() if isinstance(one, dict)}}
-        for name, one in judged.items():
-            if isinstance(one, dict) and "median_regret" in one:
-                table.add_row(source, name, *(_text(one.get(key)) for key in KEYS))
-    console.print(table)
-    for source in ("generation_static_batch", "generation_llama_tp_sweep", "verl_softgrpo", "peers", "seconds"):
-        console.print(f"{source}: {json.dumps(found[source])}", highlight=False, markup=False, soft_wrap=True)
+        if source.startswith("training"):
+            own = {"four rows seen": scores} if "median_regret" in scores else {}
+            for name, one in {**own, **{name: one for name, one in scores.items() if isinstance(one, dict)}}.items():
+                if "median_regret" in one:
+                    line = ", ".join(f"{key} {_text(one.get(key))}" for key in KEYS)
+                    console.print(f"{source} ({name}): {line}", highlight=False, markup=False, soft_wrap=True)
+        else:
+            console.print(f"{source}: {json.dumps(scores)}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _text(value: float | None) -> str:

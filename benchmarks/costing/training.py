@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.costing.contest import Model, least_model_parallelism
+from benchmarks.costing.contest import calibrated, guess, least_model_parallelism
 from benchmarks.costing.measured import Row, gpt_a100, sweep_h100, topology_a100
 from benchmarks.costing.score import Guess, score
 
@@ -35,17 +35,17 @@ def judge_sweep(folder: Path) -> dict[str, Any]:
     large, small = [row for row in rows if row.group[1] == LARGE], [row for row in rows if row.group[1] != LARGE]
     left_out, rule = [], []
     for name in models:
-        model = Model("H100", [row for row in rows if row.group[0] != name])
+        model = calibrated("H100", [row for row in rows if row.group[0] != name])
         own = [row for row in rows if row.group[0] == name]
-        left_out += [model.guess(row) for row in own]
+        left_out += [guess(model, row) for row in own]
         rule += [least_model_parallelism(model, row) for row in own]
-    scaled = Model("H100", small)
-    unseen = Model("H100")
+    scaled = calibrated("H100", small)
+    unseen = calibrated("H100")
     return {
         "each_model_left_out": score(left_out),
-        "fitted_8_to_32_judged_at_64": score([scaled.guess(row) for row in large]),
+        "fitted_8_to_32_judged_at_64": score([guess(scaled, row) for row in large]),
         "with_three_probes": score(_probed(small, large)),
-        "nothing_measured": score([unseen.guess(row) for row in rows]),
+        "nothing_measured": score([guess(unseen, row) for row in rows]),
         "least_model_parallelism": score(rule, times=False),
     }
 
@@ -54,16 +54,15 @@ def _probed(small: Sequence[Row], large: Sequence[Row]) -> list[Guess]:
     """At the new scale, three runs of each model's first choices; what was measured is known, the rest is predicted anew."""
     guesses = []
     for group in sorted({row.group for row in large}):
-        rows, model = [row for row in large if row.group == group], Model("H100", small)
-        first = sorted(map(model.guess, rows), key=lambda guess: (not guess.fits, guess.seconds, guess.row.name))[:PROBES]
-        probes = {guess.row.name: guess.row for guess in first}
-        model.learn([*small, *probes.values()])
+        rows, model = [row for row in large if row.group == group], calibrated("H100", small)
+        ranked = sorted((guess(model, row) for row in rows), key=lambda one: (not one.fits, one.seconds, one.row.name))
+        probes = {one.row.name: one.row for one in ranked[:PROBES]}
+        model = calibrated("H100", [*small, *probes.values()])
         for row in rows:
-            guess = model.guess(row)
-            known = probes.get(row.name)
+            one, known = guess(model, row), probes.get(row.name)
             if known is not None:
-                guess = Guess(row, known.seconds or guess.seconds, known.ran, known.peak_bytes or guess.peak_bytes)
-            guesses.append(guess)
+                one = Guess(row, known.seconds or one.seconds, known.ran, known.peak_bytes or one.peak_bytes)
+            guesses.append(one)
     return guesses
 
 
@@ -91,11 +90,11 @@ def _after_four(rows: Sequence[Row], every: int, draws: int) -> dict[str, Any]:
             continue
         for draw in range(draws):
             seen = random.Random(draw).sample([row for row in own if row.ran], SEEN)
-            model = Model("A100-80GB", seen)
+            model = calibrated("A100-80GB", seen)
             rest = [row for row in own if not any(row is one for one in seen)]
-            scores.append(score([model.guess(row) for row in rest]))
-        rule.append(score([least_model_parallelism(Model("A100-80GB"), row) for row in own], times=False))
-        blind.append(score([Model("A100-80GB").guess(row) for row in own]))
+            scores.append(score([guess(model, row) for row in rest]))
+        rule.append(score([least_model_parallelism(calibrated("A100-80GB"), row) for row in own], times=False))
+        blind.append(score([guess(calibrated("A100-80GB"), row) for row in own]))
         regrets[" ".join(group)] = median(one["median_regret"] for one in scores[-draws:])
     return {
         **_merged(scores, len(regrets)),

@@ -68,11 +68,21 @@ def training_components(run: Execution, model: Architecture, resident_bytes: flo
     return np.array([_rank(run, model, rank, resident_bytes) for rank in range(run.pp)])
 
 
-def generation_components(run: Execution, model: Architecture, cached_tokens: float) -> NDArray[np.float64]:
-    """Bytes by component of a rank that generates, with keys and values of `cached_tokens` tokens over all sequences."""
-    parameters = rank_parameters(run, model, 0) * run.weight_bytes
-    keys = 2 * split_layers(run, model)[0] * model.kv_width(run.tp) * run.item_bytes
-    return np.array([_row({Component.PARAMETERS: parameters, Component.KV_CACHE: keys * cached_tokens})])
+def generation_components(
+    run: Execution, model: Architecture, cached_tokens: float, resident_bytes: float = 0.0, kv_item_bytes: float = 2
+) -> NDArray[np.float64]:
+    """The same for ranks that only compute forwards, with keys and values of `cached_tokens` tokens over all sequences."""
+    rows = []
+    for rank, layers in enumerate(split_layers(run, model)):
+        logits = LOGIT_COPIES_BYTES * run.micro_batch * model.decoder.vocab_size / run.tp * (rank == run.pp - 1)
+        found = {
+            Component.PARAMETERS: rank_parameters(run, model, rank) * run.weight_bytes,
+            Component.KV_CACHE: 2 * layers * model.kv_width(run.tp) * kv_item_bytes * cached_tokens,
+            Component.LOGITS: logits * (1 if cached_tokens else run.tokens),
+            Component.RESIDENT: resident_bytes,
+        }
+        rows.append(_row(found))
+    return np.array(rows)
 
 
 def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float) -> NDArray[np.float64]:

@@ -77,12 +77,12 @@ class Efficiencies:
 
     def uncertainty(self, work: Workload) -> float:
         """Relative standard deviation of that prediction, from the spreads of the classes it is made of."""
-        inverse, base, variance = self.inverse, self.seconds(work), 0.0
-        for op in Op:
-            spread = self.values[op].spread
+        stacked, inverse = stack([work]), self.inverse
+        base, variance = float(seconds(stacked, inverse)[0]), 0.0
+        for op in (op for op in Op if stacked.used[op.position]):
             nudged = inverse.copy()
-            nudged[op.position] *= np.exp(spread)
-            variance += float(np.log(seconds_of(work, nudged) / base)) ** 2
+            nudged[op.position] *= np.exp(self.values[op].spread)
+            variance += float(np.log(seconds(stacked, nudged)[0] / base)) ** 2
         return float(np.sqrt(variance))
 
     def learn(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nereus.cost.operations import Amounts, Op
-from nereus.cost.volume import Workload, nothing
+from nereus.cost.operations import Op
+from nereus.cost.volume import Workload
 
 SHARPNESS = 6.0
 """Power of the norm that joins device and host time: the larger of the two, with a rounded corner where they are close."""
@@ -42,12 +42,8 @@ class Stacked:
     repeats: Vector
     """N"""
 
-    @property
-    def used(self) -> NDArray[np.bool_]:
-        """Which classes occur at all."""
-        axes = tuple(range(3))
-        found = self.device.sum(axis=axes) + self.host.sum(axis=axes) + self.between.sum(axis=(0, 1))
-        return np.asarray(found + self.serial.sum(axis=0) + self.hidden.sum(axis=0) > 0)
+    used: NDArray[np.bool_]
+    """classes: which occur at all"""
 
 
 def stack(workloads: Sequence[Workload]) -> Stacked:
@@ -63,15 +59,18 @@ def stack(workloads: Sequence[Workload]) -> Stacked:
             between[n, p] = phase.between
             for k, (on_device, on_host) in enumerate(zip(phase.device, phase.host, strict=True)):
                 device[n, p, k], host[n, p, k] = on_device, on_host
+    serial, hidden = np.array([work.serial for work in workloads]), np.array([work.hidden for work in workloads])
+    found = (device + host).sum(axis=(0, 1, 2)) + between.sum(axis=(0, 1)) + (serial + hidden).sum(axis=0)
     return Stacked(
         slots=slots,
         device=device,
         host=host,
         between=between,
-        serial=np.array([work.serial for work in workloads]),
-        hidden=np.array([work.hidden for work in workloads]),
+        serial=serial,
+        hidden=hidden,
         hides=np.array([work.hides for work in workloads]),
         repeats=np.array([work.repeats for work in workloads]),
+        used=found > 0,
     )
 
 
@@ -96,11 +95,3 @@ def _joined(device: Vector, host: Vector) -> Vector:
     ratio = np.minimum(device, host) / np.where(larger > 0, larger, 1.0)
     joined: Vector = larger * (1.0 + ratio**SHARPNESS) ** (1.0 / SHARPNESS)
     return joined
-
-
-def total(work: Workload) -> Amounts:
-    """All amounts of a workload, summed over slots and phases of its first kind of rank: which classes it is made of."""
-    found = nothing() + work.serial + work.hidden
-    for phase in work.phases:
-        found = found + phase.slots * (sum(phase.device) + sum(phase.host) + phase.between)
-    return found * work.repeats
