@@ -11,7 +11,7 @@ from nereus.cost.efficiency import Efficiencies
 
 
 def calibrated(kind: str, rows: Sequence[Row] = ()) -> AcceleratorModel:
-    """The cost model after these rows. It starts from conservative guesses, never from figures that are shipped for the kind.
+    """The cost model after these rows. It starts from conservative guesses, never from figures shipped for the kind.
 
     A plan that took more than twice the best of its group counts less: nobody would have run it long.
     """

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nereus.cost.components import Component, MemoryScales, generation_components, training_components
+from nereus.cost.components import Component, MemoryScales, fullest_components, generation_components
 from nereus.cost.efficiency import Efficiencies
 from nereus.cost.execution import Execution
 from nereus.cost.generation import Rollout, concurrent_sequences, generation_workload
@@ -38,8 +38,7 @@ class Prediction:
     """What one model-stage takes."""
 
     seconds: float
-    spread: float
-    """Standard deviation of the log of the seconds: about their relative error."""
+    work: Workload
     memory: Mapping[Component, float]
     """Bytes of the fullest device, by component."""
     fits: bool
@@ -72,7 +71,7 @@ class AcceleratorModel:
 
     def training(self, run: Execution, model: Architecture, resident_bytes: float = 0.0) -> Prediction:
         """One optimizer update, on a device where `resident_bytes` of idle model-stages lie."""
-        components = training_components(run, model, resident_bytes)
+        components = fullest_components(run, model, resident_bytes)
         pressed = self.scales.peak_bytes(components) > PRESSURE_PREDICTED * run.hardware.accelerator.memory_bytes
         return self._prediction(run, training_workload(run, model, near_capacity=pressed), components)
 
@@ -87,16 +86,16 @@ class AcceleratorModel:
         components = generation_components(run, model, tokens, resident_bytes, rollout.kv_item_bytes)
         return self._prediction(run, generation_workload(run, model, rollout), components)
 
-    def seconds(self, work: Workload) -> float:
-        """Predicted seconds of any workload."""
-        return self.efficiencies.seconds(work)
+    def spread(self, prediction: Prediction) -> float:
+        """Standard deviation of the log of the predicted seconds: about their relative error."""
+        return self.efficiencies.uncertainty(prediction.work)
 
     def learn(self, measured: Sequence[Measured]) -> AcceleratorModel:
         """This model after training updates were run."""
         peaks = [one for one in measured if one.peak_bytes is not None]
         scales = self.scales
         if peaks:
-            components = [training_components(one.run, one.model) for one in peaks]
+            components = [fullest_components(one.run, one.model) for one in peaks]
             scales = scales.learn(components, [one.peak_bytes or 0.0 for one in peaks])
         works = [training_workload(one.run, one.model, near_capacity=_pressed(one)) for one in measured]
         seconds, weights = [one.seconds for one in measured], [one.weight for one in measured]
@@ -116,8 +115,7 @@ class AcceleratorModel:
     def _prediction(self, run: Execution, work: Workload, components: NDArray[np.float64]) -> Prediction:
         peak = self.scales.peak_bytes(components)
         fits = peak <= (1 - HEADROOM) * run.hardware.accelerator.memory_bytes
-        found = self.efficiencies
-        return Prediction(found.seconds(work), found.uncertainty(work), self.scales.by_component(components), fits)
+        return Prediction(self.efficiencies.seconds(work), work, self.scales.by_component(components), fits)
 
 
 def _pressed(measured: Measured) -> bool:

@@ -63,9 +63,16 @@ SCALES: Mapping[Component, tuple[float, float]] = {
 """Scale and its spread (in logs) before a peak was measured: bytes by shape are exact, copies and fragmentation are not."""
 
 
-def training_components(run: Execution, model: Architecture, resident_bytes: float = 0.0) -> NDArray[np.float64]:
-    """Bytes by component (columns) of each pipeline rank (rows) at the peak of an update."""
-    return np.array([_rank(run, model, rank, resident_bytes) for rank in range(run.pp)])
+def training_components(
+    run: Execution, model: Architecture, resident_bytes: float = 0.0, ranks: Sequence[int] = ()
+) -> NDArray[np.float64]:
+    """Bytes by component (columns) of pipeline ranks (rows; all by default) at the peak of an update."""
+    return np.array([_rank(run, model, rank, resident_bytes) for rank in ranks or range(run.pp)])
+
+
+def fullest_components(run: Execution, model: Architecture, resident_bytes: float = 0.0) -> NDArray[np.float64]:
+    """The same of the two ranks that can be the fullest: the first has the most in flight, the last the logits."""
+    return training_components(run, model, resident_bytes, (0, run.pp - 1) if run.pp > 1 else (0,))
 
 
 def generation_components(

@@ -14,7 +14,15 @@ from math import ceil
 from nereus.cost.execution import Execution
 from nereus.cost.layer import Architecture
 from nereus.cost.operations import CALL_S, FORWARD_CALLS, STEP_S, Amounts, Op, amounts
-from nereus.cost.training import head_amounts, layer_amounts, product_amounts, rank_parameters, split_layers, tp_amounts
+from nereus.cost.training import (
+    head_amounts,
+    layer_amounts,
+    paces,
+    product_amounts,
+    rank_parameters,
+    split_layers,
+    tp_amounts,
+)
 from nereus.cost.volume import Phase, Workload
 from nereus.spec.hardware import LATENCY_S, LinkClass
 
@@ -81,13 +89,13 @@ def prefill_phase(run: Execution, model: Architecture, sequences: float, prompt_
     together = max(1.0, min(sequences, PREFILL_TOKENS / prompt_tokens))
     tokens = together * prompt_tokens
     layer = layer_amounts(replace(run, tokens=prompt_tokens), model, tokens, forwards=1, collectives=1)
-    split = split_layers(run, model)
+    layers = paces(run, model)
     head = head_amounts(run, model, together, trains=False)
     calls = amounts({Op.DECODE_DISPATCH: FORWARD_CALLS * CALL_S})
     return Phase(
         slots=sequences / together + run.pp - 1,
-        device=(max(split) * layer, split[-1] * layer + head),
-        host=(max(split) * calls, split[-1] * calls),
+        device=(*(count * layer for count in layers[:-1]), layers[-1] * layer + head),
+        host=tuple(count * calls for count in layers),
         between=_hop(run, model, tokens),
     )
 
@@ -96,13 +104,13 @@ def decode_phase(
     run: Execution, model: Architecture, steps: float, batch: float, context: float, kv_item_bytes: float
 ) -> Phase:
     """Token steps of `batch` sequences whose mean context is `context` tokens."""
-    part, split = batch / run.pp, split_layers(run, model)
+    part, layers = batch / run.pp, paces(run, model)
     layer, head = _decode_layer(run, model, part, context, kv_item_bytes), _decode_head(run, model, part)
     calls = amounts({Op.DECODE_DISPATCH: FORWARD_CALLS * CALL_S})
     return Phase(
         slots=steps * run.pp,
-        device=(max(split) * layer, split[-1] * layer + head),
-        host=(max(split) * calls, split[-1] * calls),
+        device=(*(count * layer for count in layers[:-1]), layers[-1] * layer + head),
+        host=tuple(count * calls for count in layers),
         between=_hop(run, model, part) + amounts({Op.SEQUENCE: part * CALL_S}),
     )
 

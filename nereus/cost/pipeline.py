@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from nereus.layout.tensors import pipeline_layers
 
 
+@lru_cache(maxsize=4096)
 def even_split(num_layers: int, pp: int) -> tuple[int, ...]:
     """Layers of each rank, as even as possible; the head comes on top of the last rank's."""
     return tuple(len(pipeline_layers(num_layers, pp, rank)) for rank in range(pp))
 
 
+@lru_cache(maxsize=4096)
 def balanced_split(num_layers: int, pp: int, head_layers: float) -> tuple[int, ...]:
     """Layers of each rank when the last one also has the head, which costs as much as `head_layers` layers.
 

@@ -64,6 +64,12 @@ def split_layers(run: Execution, model: Architecture) -> tuple[int, ...]:
     return even_split(model.decoder.num_layers, run.pp)
 
 
+def paces(run: Execution, model: Architecture) -> tuple[int, ...]:
+    """Layers of each kind of pipeline rank that may be the slowest: the longest without the head, and the last."""
+    split = split_layers(run, model)
+    return (max(split[:-1]), split[-1]) if run.pp > 1 else split
+
+
 def rank_parameters(run: Execution, model: Architecture, rank: int) -> float:
     """Parameters of one pipeline rank's devices; a tied head counts on the last rank too where that is another one."""
     ends = (rank == 0) + (rank == run.pp - 1) * (run.pp > 1 or not model.decoder.tied)
@@ -120,16 +126,15 @@ def head_amounts(run: Execution, model: Architecture, tokens: float, *, trains: 
 
 def _phase(run: Execution, model: Architecture, layer: Amounts, *, passes: int, forwards: float) -> Phase:
     """The slots of one update: the rank with the most layers, and the last one, which has the head."""
-    split = split_layers(run, model)
     head = head_amounts(run, model, run.micro_tokens, trains=passes > 1)
-    longest = max(split[:-1], default=0)
+    layers = paces(run, model)
     calls = {Op.DISPATCH: forwards * FORWARD_CALLS * CALL_S}
     if run.regime.pipelined_dispatch and min(run.tp, run.pp) > 1 and run.hardware.link(run.hop_span) is LinkClass.NETWORK:
         calls[Op.DISPATCH_PIPELINED] = run.tp * forwards * FORWARD_CALLS * CALL_S
     return Phase(
         slots=run.micro_batches + run.pp - 1,
-        device=(longest * layer, split[-1] * layer + head),
-        host=(longest * amounts(calls), split[-1] * amounts(calls)),
+        device=(*(count * layer for count in layers[:-1]), layers[-1] * layer + head),
+        host=tuple(count * amounts(calls) for count in layers),
         between=_sends(run, model, both_ways=passes > 1),
     )
 
