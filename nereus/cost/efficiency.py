@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nereus.cost.fit import Vector, fit
-from nereus.cost.operations import Op
+from nereus.cost.operations import MOST, Op
 from nereus.cost.seconds import seconds, seconds_of, stack
 from nereus.cost.volume import Workload
 
@@ -102,7 +102,9 @@ class Efficiencies:
             return seconds(stacked, inverse)
 
         chosen = None if weights is None else np.asarray(weights, dtype=float)
-        found = fit(predict, np.asarray(measured, dtype=float), prior[used], spread[used], chosen)
+        least = np.array([-np.log(MOST.get(op, np.inf)) for op in Op])
+        times = np.asarray(measured, dtype=float)
+        found = fit(predict, times, prior[used], spread[used], weights=chosen, least=least[used])
         values = dict(self.values)
         for op, log, width in zip((op for op in Op if used[op.position]), found.log, found.spread, strict=True):
             values[op] = Efficiency(float(np.exp(-log)), float(width), measured=True)

@@ -32,9 +32,15 @@ class Fitted:
 
 
 def fit(
-    predict: Callable[[Vector], Vector], measured: Vector, prior: Vector, spread: Vector, weights: Vector | None = None
+    predict: Callable[[Vector], Vector],
+    measured: Vector,
+    prior: Vector,
+    spread: Vector,
+    *,
+    weights: Vector | None = None,
+    least: Vector | None = None,
 ) -> Fitted:
-    """Factors (as logs) for which `predict(factors)` meets `measured`, held to prior +- spread (both in logs)."""
+    """Factors (as logs) for which `predict(factors)` meets `measured`, held to prior +- spread and above `least` (logs)."""
     weight = np.ones(len(measured)) if weights is None else weights
     observed = np.log(measured)
 
@@ -43,7 +49,9 @@ def fit(
         soft = np.sign(error) * np.sqrt(2.0 * (np.sqrt(1.0 + error * error) - 1.0))
         return np.concatenate([soft, (log - prior) / spread])
 
-    found = least_squares(residuals, prior, method="trf", xtol=1e-6, ftol=1e-6)
+    low = np.full(len(prior), -np.inf) if least is None else least
+    start = np.maximum(prior, low + 1e-3)
+    found = least_squares(residuals, start, bounds=(low, np.inf), method="trf", xtol=1e-6, ftol=1e-6)
     precision = found.jac.T @ found.jac
     variance = np.diag(np.linalg.pinv(precision))
     return Fitted(np.asarray(found.x), np.minimum(np.sqrt(np.maximum(variance, 0.0)), spread))

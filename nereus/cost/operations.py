@@ -73,6 +73,18 @@ class Op(StrEnum):
 
 _POSITION = {op: index for index, op in enumerate(Op)}
 
+DATASHEET = frozenset((Op.GEMM, Op.GEMM_BYTES, Op.ATTENTION, Op.ELEMENTWISE, Op.OPTIMIZER, Op.WEIGHTS, Op.KV_READ))
+"""Classes that nothing does faster than the datasheet says."""
+
+LINKS = frozenset(
+    (Op.TP_NODE, Op.TP_NETWORK, Op.SEND_NODE, Op.SEND_NETWORK)
+    + (Op.REDUCE_NODE, Op.REDUCE_NETWORK, Op.SCATTER_NODE, Op.SCATTER_NETWORK)
+)
+"""Classes of messages: what hides behind computation seems faster than the link is."""
+
+MOST = {**dict.fromkeys(DATASHEET, 1.0), **dict.fromkeys(LINKS, 2.0)}
+"""The largest efficiency that a fit may find. Nominal classes have no bound."""
+
 CALL_S = 5e-6
 """Nominal seconds of one launch: what CUDA needs at best. Eager frameworks need several times as long; that is learnt."""
 

@@ -48,8 +48,8 @@ class Stacked:
 
 def stack(workloads: Sequence[Workload]) -> Stacked:
     """Workloads side by side; missing phases and kinds of rank are empty."""
-    phases = max(len(work.phases) for work in workloads)
-    kinds = max(len(phase.device) for work in workloads for phase in work.phases)
+    phases = max(1, *(len(work.phases) for work in workloads))
+    kinds = max((len(phase.device) for work in workloads for phase in work.phases), default=1)
     shape = (len(workloads), phases, kinds, len(Op))
     device, host, between = np.zeros(shape), np.zeros(shape), np.zeros((*shape[:2], len(Op)))
     slots = np.zeros(shape[:2])

@@ -102,15 +102,19 @@ def product_amounts(run: Execution, tokens: float, inner: float, outer: float) -
 
 
 def tp_amounts(run: Execution, elements: float, reduces: float) -> Mapping[Op, float]:
-    """All-reduces of the hidden states over the TP group; as many bytes when each is a reduce-scatter and an all-gather."""
+    """All-reduces of the hidden states over the TP group; as many bytes when each is a reduce-scatter and an all-gather.
+
+    Beyond a node all members of a node carry what leaves it.
+    """
     if run.tp == 1:
         return {}
     link = run.hardware.link(run.tp)
     size, latency = _TP[link]
     crossing = 2 * (run.tp - 1) / run.tp * elements * run.item_bytes
+    ways_out = min(run.tp, run.hardware.devices_per_node) if link is LinkClass.NETWORK else 1
     steps = 2 * (run.tp - 1)
     return {
-        size: reduces * crossing / run.hardware.bytes_s(link),
+        size: reduces * crossing / (run.hardware.bytes_s(link) * ways_out),
         latency: reduces * steps * LATENCY_S[link],
     }
 
