@@ -2,7 +2,8 @@
 
     python -m benchmarks.cost_model --data DIR [--quick] [--json]
 
-Nothing is fitted on what it is judged on. Beside the model stands the rule "least model parallelism that fits".
+Nothing is fitted on what it is judged on. Beside the model stand the rule "least model parallelism that fits" and, where
+`--llm-analysis PYTHON` names an environment that has it, llm-analysis.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks.costing import generation, stages, training
+from benchmarks.costing import collectives, generation, peer, stages, training
+from benchmarks.costing.measured import sweep_h100
+from benchmarks.costing.score import score
 
 KEYS = (
     "groups",
@@ -29,17 +32,15 @@ KEYS = (
     "oom_accuracy",
 )
 
-PEERS = {
-    "llm-analysis": "not installed: it pins an old transformers, and cannot express a failed configuration or ZeRO with PP"
-}
-"""Contestants that this run does without, and why."""
-
 DEFAULT = Path(__file__).parents[2] / "shared" / "data"
 
 
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer groups and steps of the long sources.")] = False,
     data: Annotated[Path, typer.Option(help="Folder of the published measurements.")] = DEFAULT,
+    llm_analysis: Annotated[
+        Path | None, typer.Option(help="Python of an environment that has llm-analysis 0.2.2; without it, it is left out.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False,
 ) -> None:
     """Judge the cost model, source by source."""
@@ -54,13 +55,26 @@ def main(
         "prompt_after_four_rows": generation.after_four(prompt, "A100-80GB"),
     }
     found["generation_llama_tp_sweep"] = generation.best_tp(generation.full_load(data))
+    found["collectives"] = collectives.judge(data)
     found["verl_softgrpo"] = stages.judge(data, quick=quick)
-    found["peers"] = PEERS
+    found["peers"] = _peers(data, llm_analysis)
     found["seconds"] = round(time.perf_counter() - start, 1)
     if as_json:
         typer.echo(json.dumps(found))
     else:
         _show(found, console)
+
+
+def _peers(data: Path, llm_analysis: Path | None) -> dict[str, Any]:
+    """What others say of the same configurations."""
+    if llm_analysis is None:
+        return {
+            "llm-analysis": {
+                "not_run": "--llm-analysis names the Python of an environment that has it",
+                "cannot": peer.CANNOT,
+            }
+        }
+    return {"llm-analysis": {**score(peer.guesses(llm_analysis, sweep_h100(data))), "cannot": peer.CANNOT}}
 
 
 def _show(found: dict[str, Any], console: Console) -> None:

@@ -1,6 +1,6 @@
-"""Efficiencies that ship, per accelerator kind: only figures that were fitted on a public measurement, with source and error.
+"""Efficiencies that ship, per accelerator kind: only what was fitted on a public measurement, with source and error.
 
-A kind that is not here starts from conservative guesses (`UNSEEN`). Parameters fitted on one cluster do not carry to another,
+A kind that is not here starts from conservative guesses (`UNSEEN`). Figures fitted on one cluster do not carry to another,
 so each figure ships with a spread of at least `CARRIED`, those of a network with that of an unseen class. What belongs to a
 software regime (stalls, pipelined launches) is never shipped.
 """
