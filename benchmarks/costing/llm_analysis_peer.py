@@ -2,8 +2,9 @@
 
     PYTHON llm_analysis_peer.py < configurations.json > predictions.json
 
-Seconds are llm-analysis' time of one iteration, and the bubble of 1F1B, which it does not know. It refuses what it takes to be
-out of memory; a device with more than any has makes it answer, and its own bytes say what fits.
+Its own time of an iteration is FLOPs alone; its time of a forward knows TP collectives and memory, so seconds are three of
+those (four with recomputation) per micro-batch, and the bubble of 1F1B, which it does not know. It refuses what it takes to
+be out of memory; a device with more than any has makes it answer, and its own bytes say what fits.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
         ffn_embed_dim=row["ffn"],
         expansion_ratio=row["ffn"] / row["hidden"],
     )
-    sharding = ParallelismConfig(tp_size=row["tp"], pp_size=row["pp"], dp_size=row["dp"], sp_size=1)
+    sharding = ParallelismConfig(
+        tp_size=row["tp"], pp_size=row["pp"], dp_size=row["dp"], sp_size=row["tp"] if row["sequence_parallel"] else 1
+    )
     analysis = LLMAnalysis(
         model,
         replace(get_gpu_config_by_name(GPUS[row["kind"]]), mem_per_GPU_in_GB=ENOUGH_GB),
@@ -60,7 +63,7 @@ def predict(row: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:
         return {"seconds": None, "peak_bytes": None, "why": str(error)[:200]}
     return {
-        "seconds": found["latency_per_iter"] * (1 + (row["pp"] - 1) / row["micro_batches"]),
+        "seconds": (3 + row["recompute"]) * found["latency_fwd"] * (row["micro_batches"] + row["pp"] - 1),
         "peak_bytes": found["(weight+op_state+grad+act)_memory_per_gpu"],
     }
 

@@ -15,8 +15,8 @@ from nereus.cost.execution import Recompute
 SCRIPT = Path(__file__).with_name("llm_analysis_peer.py")
 
 CANNOT = (
-    "llm-analysis 0.2.2 has one efficiency for all FLOPs and one per link, no launch floor, no pipeline bubble (added here), no uneven "
-    "pipeline, no embedding or logits in its activations, and cannot be calibrated; it is run at 0.5 of the FLOPs"
+    "llm-analysis 0.2.2 has one efficiency for all FLOPs and one per link, no launch floor, no pipeline bubble (added), "
+    "no uneven pipeline, no time for DP or the optimizer, and cannot be calibrated; it is run at 0.5 of the FLOPs"
 )
 """What it cannot express, for the report."""
 
@@ -56,6 +56,7 @@ def _described(row: Row) -> dict[str, Any]:
         "tp": run.tp,
         "pp": run.pp,
         "dp": run.dp,
+        "sequence_parallel": run.sequence_parallel,
         "micro_batch": run.micro_batch,
         "micro_batches": run.micro_batches,
         "zero1": run.zero1,
