@@ -199,6 +199,10 @@ def _load(line: dict[str, str]) -> Load | None:
     return Load(case, tp, work, room > 0, sequences * response, float(line["tokens_per_s_per_gpu"]))
 
 
+TIE = 0.01
+"""Predictions this close are a tie: the smaller TP group wins, as it leaves more to choose from."""
+
+
 def best_tp(loads: Iterable[Load]) -> dict[str, Any]:
     """Share of cases whose best TP is found; each case is left out of the calibration of its device kind."""
     cases: dict[tuple[str, ...], list[Load]] = defaultdict(list)
@@ -214,7 +218,8 @@ def best_tp(loads: Iterable[Load]) -> dict[str, Any]:
         known = Efficiencies(case[1]).learn([load.work for load in others], [load.seconds for load in others])
         rates = {load.tp: load.tokens / known.seconds(load.work) / load.tp if load.fits else 0.0 for load in members}
         best = max(members, key=lambda load: load.measured)
-        chosen = max(members, key=lambda load: rates[load.tp])
+        close = [load for load in members if rates[load.tp] >= (1 - TIE) * max(rates.values())]
+        chosen = min(close, key=lambda load: load.tp)
         found.append(chosen is best)
         losses.append(1 - chosen.measured / best.measured)
     return {"cases": len(found), "share_best_tp": round(mean(found), 4), "worst_loss": round(max(losses), 4)}

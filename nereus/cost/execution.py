@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
 
+from nereus.cost.batch import Batch
+from nereus.emu.plan import StagePlan
+from nereus.errors import LayoutError
 from nereus.spec.hardware import Hardware
 
 
@@ -141,3 +144,24 @@ class Execution:
             and self.micro_batches > REPLICATED_STALL_MICRO_BATCHES
             and nodes * self.dp >= REPLICATED_STALL
         )
+
+
+def execution_of(stage: StagePlan, hardware: Hardware, batch: Batch, *, trains: bool, regime: Regime = PLAIN) -> Execution:
+    """How a planned model-stage runs on accelerators, its batch as the native job counts it.
+
+    Raises LayoutError for axes that the accelerator model does not price.
+    """
+    layout = stage.layout
+    if layout.fsdp * layout.ep > 1:
+        raise LayoutError(f"{stage.stage}: the cost of layout {layout} is not known; use fsdp 1 and ep 1")
+    return Execution(
+        hardware=hardware,
+        tp=layout.tp,
+        pp=layout.pp,
+        dp=stage.dp,
+        micro_batch=stage.micro_batch,
+        sequences=batch.sequences / (batch.updates if trains else 1),
+        tokens=batch.length,
+        zero1=stage.zero1,
+        regime=regime,
+    )

@@ -107,12 +107,20 @@ def decode_phase(
     part, layers = batch / run.pp, paces(run, model)
     layer, head = _decode_layer(run, model, part, context, kv_item_bytes), _decode_head(run, model, part)
     calls = amounts({Op.DECODE_DISPATCH: FORWARD_CALLS * CALL_S})
+    whole = (*(count * layer for count in layers[:-1]), layers[-1] * layer + head)
     return Phase(
         slots=steps * run.pp,
-        device=(*(count * layer for count in layers[:-1]), layers[-1] * layer + head),
-        host=tuple(count * calls for count in layers),
+        device=tuple(_without(rank, op) for rank in whole for op in (Op.GEMM, Op.WEIGHTS)),
+        host=tuple(count * calls for count in layers for _ in range(2)),
         between=_hop(run, model, part) + amounts({Op.SEQUENCE: part * CALL_S}),
     )
+
+
+def _without(rank: Amounts, op: Op) -> Amounts:
+    """One side of the roofline: a product takes the longer of its FLOPs and of reading its weights."""
+    left = rank.copy()
+    left[op.position] = 0.0
+    return left
 
 
 def _decode_layer(run: Execution, model: Architecture, batch: float, context: float, kv_item_bytes: float) -> Amounts:
