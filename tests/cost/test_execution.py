@@ -58,8 +58,9 @@ def test_a_replicated_optimizer_stalls_only_where_it_was_seen_to() -> None:
 
 
 def test_the_papers_best_layout_at_2k_does_not_fit_at_4k() -> None:
-    """Section 2 and Fig. 4(b): Llama-3.1-8B training at 16 GPUs, (dp, tp, pp): (4, 2, 2) beats (4, 4, 1) at 2K tokens and runs
-    out of memory at 4K, where (4, 4, 1) fits. Setting: H100 80 GB, micro-batch 4, 256 sequences, ZeRO-1, no recomputation."""
+    """Section 2 and Fig. 4(b), Llama-3.1-8B training at 16 GPUs: (dp, tp, pp) = (4, 2, 2) beats (4, 4, 1) at 2K tokens and
+    runs out of memory at 4K, where (4, 4, 1) fits. Setting: H100 80 GB, micro-batch 4, 256 sequences, ZeRO-1, all
+    activations kept."""
     model = AcceleratorModel(shipped("H100"))
 
     def training(tp: int, pp: int, tokens: int) -> Prediction:
