@@ -50,7 +50,7 @@ class Component(StrEnum):
 
 SCALES: Mapping[Component, tuple[float, float]] = {
     Component.PARAMETERS: (1.0, 0.05),
-    Component.GRADIENTS: (1.0, 0.1),
+    Component.GRADIENTS: (1.0, 0.3),
     Component.OPTIMIZER: (1.0, 0.05),
     Component.ACTIVATIONS: (1.1, 0.1),
     Component.ACTIVATIONS_OUTSIDE: (1.0, 0.2),
@@ -60,7 +60,8 @@ SCALES: Mapping[Component, tuple[float, float]] = {
     Component.WORKSPACE: (0.8, 0.5),
     Component.RESIDENT: (1.0, 0.02),
 }
-"""Scale and its spread (in logs) before a peak was measured: bytes by shape are exact, copies and fragmentation are not."""
+"""Scale and its spread (in logs) before a peak was measured: bytes by shape are exact, copies and fragmentation are not.
+How many copies of gradients there are, and in which precision, is the framework's choice: that scale is the least sure."""
 
 
 def training_components(

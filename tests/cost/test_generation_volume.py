@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nereus.cost.efficiency import Efficiencies
@@ -84,6 +84,7 @@ def test_measured_seconds_of_the_cpu_are_in_the_stage() -> None:
     assert with_host - without == pytest.approx(30.0)
 
 
+@settings(deadline=None)
 @given(st.floats(64, 8192), st.floats(1.01, 3), st.sampled_from([1, 2, 4, 8]))
 def test_longer_responses_never_take_less(tokens: float, factor: float, tp: int) -> None:
     known, room = Efficiencies("H100"), 40e9

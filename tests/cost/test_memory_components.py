@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nereus.cost.accelerator import HEADROOM, AcceleratorModel
@@ -57,6 +57,7 @@ def test_sequence_parallelism_shares_out_what_is_outside_of_tp_regions() -> None
     assert _bytes(shared, Component.ACTIVATIONS) == _bytes(plain, Component.ACTIVATIONS)
 
 
+@settings(deadline=None)
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.integers(1, 8), st.floats(0, 1e10))
 def test_components_add_up_to_the_peak(tp: int, pp: int, micro: int, resident: float) -> None:
     run = execution(tp=tp, pp=pp, micro_batch=micro)
@@ -66,6 +67,7 @@ def test_components_add_up_to_the_peak(tp: int, pp: int, micro: int, resident: f
     assert found.fits == (found.peak_bytes <= (1 - HEADROOM) * 80 * 2**30)
 
 
+@settings(deadline=None)
 @given(st.floats(256, 65_536), st.floats(1.0, 4.0))
 def test_longer_sequences_never_need_less(tokens: float, factor: float) -> None:
     run = execution(tp=2, pp=2, tokens=tokens)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nereus.cost.pipeline import balanced_split, even_split
 
 
+@settings(deadline=None)
 @given(st.integers(1, 96), st.integers(1, 32), st.floats(0, 20))
 def test_a_balanced_split_has_every_layer_and_no_better_one_exists(layers: int, pp: int, head: float) -> None:
     split = balanced_split(layers, pp, head)

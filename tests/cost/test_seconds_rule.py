@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nereus.cost.efficiency import Efficiencies
@@ -47,6 +47,7 @@ def test_many_workloads_at_once_are_each_as_alone() -> None:
     assert seconds(stack(works), inverse) == pytest.approx([seconds_of(work, inverse) for work in works])
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from([(1, 1), (2, 1), (8, 2), (1, 4)]),
     st.floats(128, 32_768),
@@ -60,6 +61,7 @@ def test_more_tokens_never_take_less(layout: tuple[int, int], tokens: float, fac
     assert known.seconds(training_workload(longer, LLAMA_8B)) > known.seconds(training_workload(run, LLAMA_8B))
 
 
+@settings(deadline=None)
 @given(st.integers(1, 512), st.integers(1, 64))
 def test_more_sequences_never_take_less(sequences: int, more: int) -> None:
     known = Efficiencies("H100")
