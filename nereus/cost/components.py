@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nereus.cost.execution import Execution, Recompute
 from nereus.cost.fit import Vector, fit
+from nereus.cost.generation import PREFILL_TOKENS
 from nereus.cost.layer import Architecture
 from nereus.cost.training import rank_parameters, split_layers
 
@@ -79,14 +80,20 @@ def fullest_components(run: Execution, model: Architecture, resident_bytes: floa
 def generation_components(
     run: Execution, model: Architecture, cached_tokens: float, resident_bytes: float = 0.0, kv_item_bytes: float = 2
 ) -> NDArray[np.float64]:
-    """The same for ranks that only compute forwards, with keys and values of `cached_tokens` tokens over all sequences."""
+    """The same for ranks that only compute forwards, with keys and values of `cached_tokens` tokens over all sequences.
+
+    One layer's activations are alive at a time: of a micro-batch, or of the prompts that are prefilled together.
+    """
+    together = PREFILL_TOKENS if cached_tokens else run.micro_tokens
+    logits = LOGIT_COPIES_BYTES * (run.micro_batch if cached_tokens else together) * model.decoder.vocab_size / run.tp
     rows = []
     for rank, layers in enumerate(split_layers(run, model)):
-        logits = LOGIT_COPIES_BYTES * run.micro_batch * model.decoder.vocab_size / run.tp * (rank == run.pp - 1)
         found = {
             Component.PARAMETERS: rank_parameters(run, model, rank) * run.weight_bytes,
             Component.KV_CACHE: 2 * layers * model.kv_width(run.tp) * kv_item_bytes * cached_tokens,
-            Component.LOGITS: logits * (1 if cached_tokens else run.tokens),
+            Component.ACTIVATIONS: together * run.item_bytes * model.kept_inside(run.tp),
+            Component.ACTIVATIONS_OUTSIDE: together * run.item_bytes * model.kept_outside(run.norm_shards),
+            Component.LOGITS: logits * (rank == run.pp - 1),
             Component.RESIDENT: resident_bytes,
         }
         rows.append(_row(found))

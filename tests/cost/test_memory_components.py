@@ -82,6 +82,14 @@ def test_generation_counts_weights_and_the_cache() -> None:
     assert found.memory[Component.KV_CACHE] == pytest.approx(64 * (512 + 512) * 64 * 1024)
 
 
+def test_inference_keeps_one_layer_and_the_logits_of_a_micro_batch() -> None:
+    found = MODEL.inference(execution(tokens=2048, micro_batch=4), LLAMA_8B)
+    assert found.memory[Component.GRADIENTS] == found.memory[Component.OPTIMIZER] == found.memory[Component.KV_CACHE] == 0
+    assert found.memory[Component.LOGITS] == pytest.approx(8 * 4 * 2048 * 128_256)
+    trained = MODEL.training(execution(tokens=2048, micro_batch=4), LLAMA_8B)
+    assert found.memory[Component.ACTIVATIONS] == pytest.approx(trained.memory[Component.ACTIVATIONS] / 32)
+
+
 def test_an_idle_model_stage_on_the_device_counts_byte_for_byte() -> None:
     run = execution(tp=8)
     alone, shared = MODEL.training(run, LLAMA_8B), MODEL.training(run, LLAMA_8B, 10e9)
