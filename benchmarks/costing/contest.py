@@ -33,7 +33,7 @@ def calibrated(kind: str, rows: Sequence[Row] = ()) -> AcceleratorModel:
 def guess(model: AcceleratorModel, row: Row) -> Guess:
     """What the model says of a configuration."""
     found = model.training(row.run, row.model)
-    return Guess(row, found.seconds, found.fits, found.peak_bytes)
+    return Guess(row, found.seconds, found.fits, found.peak_bytes, found.expected_s)
 
 
 def least_model_parallelism(model: AcceleratorModel, row: Row) -> Guess:

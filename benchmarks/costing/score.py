@@ -29,6 +29,13 @@ class Guess:
     """A score in any unit where only the order is judged."""
     fits: bool = True
     peak_bytes: float | None = None
+    cost: float | None = None
+    """What a choice goes by, where that is not the seconds."""
+
+
+def preference(guess: Guess) -> tuple[bool, float, tuple[int, ...]]:
+    """The order in which configurations are chosen."""
+    return (not guess.fits, guess.seconds if guess.cost is None else guess.cost, guess.row.name)
 
 
 def score(guesses: Iterable[Guess], *, times: bool = True) -> dict[str, Any]:
@@ -65,7 +72,7 @@ class _Judged:
 def _judge(group: Sequence[Guess]) -> _Judged:
     ran = [(guess, guess.row.seconds) for guess in group if guess.row.seconds is not None]
     best = min(seconds for _, seconds in ran)
-    order = sorted(group, key=lambda guess: (not guess.fits, guess.seconds, guess.row.name))
+    order = sorted(group, key=preference)
     chosen = next(guess.row.seconds for guess in order if guess.row.seconds is not None)
     tau = kendalltau([guess.seconds for guess, _ in ran], [seconds for _, seconds in ran])[0]
     errors = [abs(guess.seconds / seconds - 1) for guess, seconds in ran if seconds <= CLOSE * best]

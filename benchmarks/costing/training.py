@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.costing.contest import calibrated, guess, least_model_parallelism
 from benchmarks.costing.measured import Row, gpt_a100, sweep_h100, topology_a100
-from benchmarks.costing.score import Guess, score
+from benchmarks.costing.score import Guess, preference, score
 
 LARGE = "64"
 """Devices of the scale that is judged without having been fitted."""
@@ -55,7 +55,7 @@ def _probed(small: Sequence[Row], large: Sequence[Row]) -> list[Guess]:
     guesses = []
     for group in sorted({row.group for row in large}):
         rows, model = [row for row in large if row.group == group], calibrated("H100", small)
-        ranked = sorted((guess(model, row) for row in rows), key=lambda one: (not one.fits, one.seconds, one.row.name))
+        ranked = sorted((guess(model, row) for row in rows), key=preference)
         probes = {one.row.name: one.row for one in ranked[:PROBES]}
         model = calibrated("H100", [*small, *probes.values()])
         for row in rows:

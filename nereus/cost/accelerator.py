@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import erf, sqrt
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,19 @@ PRESSURE_PREDICTED = 0.95
 one costs more than missing a stall, since plans over the headroom are not run anyway."""
 
 
+PEAK_SPREAD = 0.05
+"""Relative standard deviation of a predicted peak: as exact as a repeat of the same run, the best that a calibrated one can
+be. With less certainty every plan over three quarters of a device would be shunned."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What one model-stage takes."""
 
     seconds: float
+    """The most likely ones."""
+    expected_s: float
+    """On average over what its memory may turn out to be: a plan that may stall is a gamble. Choices go by this."""
     work: Workload
     memory: Mapping[Component, float]
     """Bytes of the fullest device, by component."""
@@ -72,8 +81,13 @@ class AcceleratorModel:
     def training(self, run: Execution, model: Architecture, resident_bytes: float = 0.0) -> Prediction:
         """One optimizer update, on a device where `resident_bytes` of idle model-stages lie."""
         components = fullest_components(run, model, resident_bytes)
-        pressed = self.scales.peak_bytes(components) > PRESSURE_PREDICTED * run.hardware.accelerator.memory_bytes
-        return self._prediction(run, training_workload(run, model, near_capacity=pressed), components)
+        share = self.scales.peak_bytes(components) / run.hardware.accelerator.memory_bytes
+        likely = self._prediction(run, training_workload(run, model, near_capacity=share > PRESSURE_PREDICTED), components)
+        if not run.regime.stalls_near_capacity or run.pp == 1:
+            return likely
+        risk = 0.5 * (1 + erf((share - PRESSURE_MEASURED) / (sqrt(2) * PEAK_SPREAD * share)))
+        smooth, stalled = (self.seconds(training_workload(run, model, near_capacity=near)) for near in (False, True))
+        return replace(likely, expected_s=(1 - risk) * smooth + risk * stalled)
 
     def inference(self, run: Execution, model: Architecture, resident_bytes: float = 0.0) -> Prediction:
         """Forward passes over whole sequences."""
@@ -85,6 +99,10 @@ class AcceleratorModel:
         tokens = concurrent_sequences(run, model, rollout) * (rollout.prompt_tokens + rollout.response_tokens / 2)
         components = generation_components(run, model, tokens, resident_bytes, rollout.kv_item_bytes)
         return self._prediction(run, generation_workload(run, model, rollout), components)
+
+    def seconds(self, work: Workload) -> float:
+        """Predicted seconds of any workload."""
+        return self.efficiencies.seconds(work)
 
     def spread(self, prediction: Prediction) -> float:
         """Standard deviation of the log of the predicted seconds: about their relative error."""
@@ -115,7 +133,8 @@ class AcceleratorModel:
     def _prediction(self, run: Execution, work: Workload, components: NDArray[np.float64]) -> Prediction:
         peak = self.scales.peak_bytes(components)
         fits = peak <= (1 - HEADROOM) * run.hardware.accelerator.memory_bytes
-        return Prediction(self.efficiencies.seconds(work), work, self.scales.by_component(components), fits)
+        seconds = self.seconds(work)
+        return Prediction(seconds, seconds, work, self.scales.by_component(components), fits)
 
 
 def _pressed(measured: Measured) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nereus.cost.accelerator import HEADROOM, AcceleratorModel
 from nereus.cost.components import Component, MemoryScales, training_components
 from nereus.cost.efficiency import Efficiencies
-from nereus.cost.execution import Recompute
+from nereus.cost.execution import MEGATRON, NANOTRON, Recompute
 from nereus.cost.generation import Rollout
 from tests.cost.accelerators import LLAMA_8B, execution
 
@@ -104,3 +104,13 @@ def test_measured_peaks_scale_what_they_are_made_of() -> None:
     assert [learnt.peak_bytes(row) for row in rows] == pytest.approx(peaks, rel=0.05)
     assert learnt.values[Component.ACTIVATIONS][0] > MemoryScales().values[Component.ACTIVATIONS][0]
     assert learnt.values[Component.KV_CACHE] == MemoryScales().values[Component.KV_CACHE]
+
+
+def test_a_plan_that_may_stall_is_a_gamble_and_one_that_cannot_is_not() -> None:
+    run = execution(tp=2, pp=2, micro_batch=4, zero1=True, dp=4, tokens=3500, regime=NANOTRON)
+    tight, roomy = MODEL.training(run, LLAMA_8B), MODEL.training(replace(run, micro_batch=1), LLAMA_8B)
+    assert 0.95 > tight.peak_bytes / (80 * 2**30) > 0.85 > 1.2 * roomy.peak_bytes / (80 * 2**30)
+    assert tight.expected_s > 1.5 * tight.seconds
+    assert roomy.expected_s == pytest.approx(roomy.seconds, rel=1e-3)
+    calm = MODEL.training(replace(run, regime=MEGATRON), LLAMA_8B)
+    assert calm.expected_s == calm.seconds
