@@ -38,6 +38,7 @@ THOROUGH = (
     "policy/test_proposal.py",
     "policy/test_placement.py",
     "cost/test_memory_prediction.py",
+    "cost/test_published_training.py",
     "cost/test_rates.py",
     "control/test_machine.py",
     "runtime/test_driver.py",

@@ -1,0 +1,1 @@
+"""Judging the cost model by measurements that others published."""

@@ -1,0 +1,142 @@
+"""The cost model of one accelerator kind: seconds and peak memory of a model-stage, and what measurements teach it.
+
+    AcceleratorModel.training(run, model)  -> Prediction        .learn(measured)  -> a better AcceleratorModel
+
+Immutable: learning gives a new one. What was learnt is saved by hardware kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import erf, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nereus.cost.components import Component, MemoryScales, fullest_components, generation_components
+from nereus.cost.efficiency import Efficiencies
+from nereus.cost.execution import Execution
+from nereus.cost.generation import Rollout, concurrent_sequences, generation_workload
+from nereus.cost.layer import Architecture
+from nereus.cost.training import inference_workload, training_workload
+from nereus.cost.volume import Workload
+
+HEADROOM = 0.1
+"""Share of a device's memory that a plan leaves free (paper, section 4.2)."""
+
+PRESSURE_MEASURED = 0.85
+"""Share of a device's memory from which runs were 2 to 8 times slower where the allocator returns memory to make room."""
+
+PRESSURE_PREDICTED = 0.95
+"""The same for a predicted peak, which must be over it by more than its own error of a tenth: calling a good run a stalled
+one costs more than missing a stall, since plans over the headroom are not run anyway."""
+
+
+PEAK_SPREAD = 0.05
+"""Relative standard deviation of a predicted peak: as exact as a repeat of the same run, the best that a calibrated one can
+be. With less certainty every plan over three quarters of a device would be shunned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one model-stage takes."""
+
+    seconds: float
+    """The most likely ones."""
+    expected_s: float
+    """On average over what its memory may turn out to be: a plan that may stall is a gamble. Choices go by this."""
+    work: Workload
+    memory: Mapping[Component, float]
+    """Bytes of the fullest device, by component."""
+    fits: bool
+    """Whether the peak leaves the headroom."""
+
+    @property
+    def peak_bytes(self) -> float:
+        """Of the fullest device: the sum of its components."""
+        return sum(self.memory.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A training update that was run."""
+
+    run: Execution
+    model: Architecture
+    seconds: float
+    peak_bytes: float | None = None
+    weight: float = 1.0
+    """How much it counts: less for plans that nobody would run."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorModel:
+    """What is known of one accelerator kind."""
+
+    efficiencies: Efficiencies
+    scales: MemoryScales = field(default_factory=MemoryScales)
+
+    def training(self, run: Execution, model: Architecture, resident_bytes: float = 0.0) -> Prediction:
+        """One optimizer update, on a device where `resident_bytes` of idle model-stages lie."""
+        components = fullest_components(run, model, resident_bytes)
+        share = self.scales.peak_bytes(components) / run.hardware.accelerator.memory_bytes
+        likely = self._prediction(run, training_workload(run, model, near_capacity=share > PRESSURE_PREDICTED), components)
+        if not run.regime.stalls_near_capacity or run.pp == 1:
+            return likely
+        risk = 0.5 * (1 + erf((share - PRESSURE_MEASURED) / (sqrt(2) * PEAK_SPREAD * share)))
+        smooth, stalled = (self.seconds(training_workload(run, model, near_capacity=near)) for near in (False, True))
+        return replace(likely, expected_s=(1 - risk) * smooth + risk * stalled)
+
+    def inference(self, run: Execution, model: Architecture, resident_bytes: float = 0.0) -> Prediction:
+        """Forward passes over whole sequences."""
+        components = generation_components(run, model, 0.0, resident_bytes)
+        return self._prediction(run, inference_workload(run, model), components)
+
+    def generation(self, run: Execution, model: Architecture, rollout: Rollout, resident_bytes: float = 0.0) -> Prediction:
+        """Prompts to responses, as many at a time as the rollout's KV memory holds."""
+        tokens = concurrent_sequences(run, model, rollout) * (rollout.prompt_tokens + rollout.response_tokens / 2)
+        components = generation_components(run, model, tokens, resident_bytes, rollout.kv_item_bytes)
+        return self._prediction(run, generation_workload(run, model, rollout), components)
+
+    def seconds(self, work: Workload) -> float:
+        """Predicted seconds of any workload."""
+        return self.efficiencies.seconds(work)
+
+    def spread(self, prediction: Prediction) -> float:
+        """Standard deviation of the log of the predicted seconds: about their relative error."""
+        return self.efficiencies.uncertainty(prediction.work)
+
+    def learn(self, measured: Sequence[Measured]) -> AcceleratorModel:
+        """This model after training updates were run."""
+        peaks = [one for one in measured if one.peak_bytes is not None]
+        scales = self.scales
+        if peaks:
+            components = [fullest_components(one.run, one.model) for one in peaks]
+            scales = scales.learn(components, [one.peak_bytes or 0.0 for one in peaks])
+        works = [training_workload(one.run, one.model, near_capacity=_pressed(one)) for one in measured]
+        seconds, weights = [one.seconds for one in measured], [one.weight for one in measured]
+        return replace(self, efficiencies=self.efficiencies.learn(works, seconds, weights), scales=scales)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data to save."""
+        scales = {part.value: list(scale) for part, scale in self.scales.values.items()}
+        return {"efficiencies": self.efficiencies.as_json(), "memory_scales": scales}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> AcceleratorModel:
+        """What `as_json` gave."""
+        saved = {Component(name): (float(scale), float(spread)) for name, (scale, spread) in data["memory_scales"].items()}
+        return cls(Efficiencies.from_json(data["efficiencies"]), MemoryScales({**MemoryScales().values, **saved}))
+
+    def _prediction(self, run: Execution, work: Workload, components: NDArray[np.float64]) -> Prediction:
+        peak = self.scales.peak_bytes(components)
+        fits = peak <= (1 - HEADROOM) * run.hardware.accelerator.memory_bytes
+        seconds = self.seconds(work)
+        return Prediction(seconds, seconds, work, self.scales.by_component(components), fits)
+
+
+def _pressed(measured: Measured) -> bool:
+    capacity = measured.run.hardware.accelerator.memory_bytes
+    return measured.peak_bytes is not None and measured.peak_bytes > PRESSURE_MEASURED * capacity

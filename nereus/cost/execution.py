@@ -1,0 +1,167 @@
+"""How one model-stage runs: its degrees of parallelism, its batch, and the habits of the framework that runs it.
+
+A regime is what a framework does and hardware does not dictate: it is named, declared and can be switched off, so that
+efficiencies stay about hardware and carry over to other software.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import ceil
+
+from nereus.cost.batch import Batch
+from nereus.emu.plan import StagePlan
+from nereus.errors import LayoutError
+from nereus.spec.hardware import Hardware
+
+
+class Recompute(StrEnum):
+    """What the backward computes again instead of keeping."""
+
+    NONE = "none"
+    FULL = "full"
+    """Whole layers: only their inputs are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """Habits of a framework."""
+
+    name: str = "plain"
+    replicas_inside: bool = False
+    """Whether ranks count tp, then dp, then pp (Megatron, nanotron), so that pipeline hops leave the node before replicas
+    do. Otherwise an EMU's ranks are neighbours (Nereus)."""
+    head_balanced: bool = False
+    """Whether layers are split over the pipeline by compute, the head counted as the layers it costs."""
+    gradient_bytes: int = 4
+    """Per parameter in the gradients that are kept and reduced over the replicas."""
+    extra_gradient_bytes: int = 0
+    """Per parameter in gradients that live beside those: bfloat16 ones next to a float32 sum."""
+    overlaps_gradients: bool = False
+    """Whether the reduction of gradients hides behind the backward of the last micro-batch."""
+    pipelined_dispatch: bool = False
+    """Whether launches of a TP group slow down with its size once its pipeline crosses nodes."""
+    stalls_near_capacity: bool = False
+    """Whether pipeline hops stall once the predicted peak is over the headroom: an allocator that keeps returning memory."""
+    stalls_replicated: bool = False
+    """Whether hops stall with a replicated optimizer, many micro-batches and many replicas (see `replicated_stall`)."""
+
+
+PLAIN = Regime()
+"""Nothing that hardware does not dictate."""
+
+MEGATRON = Regime(name="megatron", replicas_inside=True)
+"""Megatron-LM as its papers describe it: an even split of layers, float32 gradients in one buffer."""
+
+NANOTRON = Regime(
+    name="nanotron",
+    replicas_inside=True,
+    head_balanced=True,
+    extra_gradient_bytes=2,
+    pipelined_dispatch=True,
+    stalls_near_capacity=True,
+    stalls_replicated=True,
+)
+"""nanotron as measured in the Ultra-Scale Playbook sweep: its block costs balance the pipeline; the stalls are observed."""
+
+REPLICATED_STALL = 16
+"""Nodes times replicas from which a replicated optimizer stalls a pipeline, as observed in that sweep (8 to 64 devices)."""
+
+REPLICATED_STALL_MICRO_BATCHES = 8
+"""Below this number of micro-batches no such stall was seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One model-stage on equal devices."""
+
+    hardware: Hardware
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    micro_batch: int = 1
+    """Sequences of one replica that go through the model together."""
+    sequences: float
+    """Of one update, over all replicas."""
+    tokens: float
+    """Of one sequence."""
+    zero1: bool = False
+    sequence_parallel: bool = False
+    """Whether norms and residuals are sharded over TP ranks along the sequence; collectives carry the same bytes."""
+    recompute: Recompute = Recompute.NONE
+    item_bytes: float = 2
+    """Bytes of an activation, and of a parameter that trains."""
+    weight_bytes: float = 2
+    """Bytes of a weight that only computes: fewer where it is quantised."""
+    dtype: str = "bfloat16"
+    """Of the operands of matrix products."""
+    regime: Regime = field(default=PLAIN)
+
+    @property
+    def devices(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    @property
+    def micro_batches(self) -> int:
+        """Of the busiest replica."""
+        return max(1, ceil(self.sequences / self.dp / self.micro_batch))
+
+    @property
+    def micro_tokens(self) -> float:
+        """Tokens of one micro-batch."""
+        return self.micro_batch * self.tokens
+
+    @property
+    def norm_shards(self) -> int:
+        """Ranks that share the work outside TP regions."""
+        return self.tp if self.sequence_parallel else 1
+
+    @property
+    def replica_span(self) -> int:
+        """Neighbouring devices that hold a DP group."""
+        return self.tp * self.dp if self.regime.replicas_inside else self.devices
+
+    @property
+    def hop_span(self) -> int:
+        """Neighbouring devices that hold a pipeline: where the whole of it fits in a node, no hop leaves the node."""
+        return self.devices if self.regime.replicas_inside else self.tp * self.pp
+
+    @property
+    def replicas_per_node(self) -> int:
+        """Members of one DP group in a node: they share the node's way out."""
+        inner = self.tp if self.regime.replicas_inside else self.tp * self.pp
+        return min(self.dp, max(1, self.hardware.devices_per_node // inner))
+
+    @property
+    def replicated_stall(self) -> bool:
+        """Whether the regime's stall of a replicated optimizer applies."""
+        nodes = self.devices / self.hardware.devices_per_node
+        return (
+            self.regime.stalls_replicated
+            and not self.zero1
+            and min(self.pp, self.dp) > 1
+            and self.micro_batches > REPLICATED_STALL_MICRO_BATCHES
+            and nodes * self.dp >= REPLICATED_STALL
+        )
+
+
+def execution_of(stage: StagePlan, hardware: Hardware, batch: Batch, *, trains: bool, regime: Regime = PLAIN) -> Execution:
+    """How a planned model-stage runs on accelerators, its batch as the native job counts it.
+
+    Raises LayoutError for axes that the accelerator model does not price.
+    """
+    layout = stage.layout
+    if layout.fsdp * layout.ep > 1:
+        raise LayoutError(f"{stage.stage}: the cost of layout {layout} is not known; use fsdp 1 and ep 1")
+    return Execution(
+        hardware=hardware,
+        tp=layout.tp,
+        pp=layout.pp,
+        dp=stage.dp,
+        micro_batch=stage.micro_batch,
+        sequences=batch.sequences / (batch.updates if trains else 1),
+        tokens=batch.length,
+        zero1=stage.zero1,
+        regime=regime,
+    )

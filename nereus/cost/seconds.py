@@ -1,0 +1,104 @@
+"""Amounts into seconds: one number per operation class, over many workloads at once, so that a fit can use the same rule.
+
+slot     = max over kinds of pipeline rank of softmax(device, host)  + sends
+seconds  = repeats x (sum over phases of slots x slot + what is left of the hidden part + serial)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nereus.cost.operations import Op
+from nereus.cost.volume import Workload
+
+SHARPNESS = 6.0
+"""Power of the norm that joins device and host time: the larger of the two, with a rounded corner where they are close."""
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Workloads as arrays: N workloads, P phases, K kinds of rank, one axis of operation classes."""
+
+    slots: Vector
+    """N, P"""
+    device: Vector
+    """N, P, K, classes"""
+    host: Vector
+    """N, P, K, classes"""
+    between: Vector
+    """N, P, classes"""
+    serial: Vector
+    """N, classes"""
+    hidden: Vector
+    """N, classes"""
+    hides: Vector
+    """N"""
+    repeats: Vector
+    """N"""
+
+    used: NDArray[np.bool_]
+    """classes: which occur at all"""
+
+
+def stack(workloads: Sequence[Workload]) -> Stacked:
+    """Workloads side by side; missing phases and kinds of rank are empty."""
+    phases = max(1, *(len(work.phases) for work in workloads))
+    kinds = max((len(phase.device) for work in workloads for phase in work.phases), default=1)
+    shape = (len(workloads), phases, kinds, len(Op))
+    device, host, between = np.zeros(shape), np.zeros(shape), np.zeros((*shape[:2], len(Op)))
+    slots = np.zeros(shape[:2])
+    for n, work in enumerate(workloads):
+        for p, phase in enumerate(work.phases):
+            slots[n, p] = phase.slots
+            between[n, p] = phase.between
+            for k, (on_device, on_host) in enumerate(zip(phase.device, phase.host, strict=True)):
+                device[n, p, k], host[n, p, k] = on_device, on_host
+    serial, hidden = np.array([work.serial for work in workloads]), np.array([work.hidden for work in workloads])
+    found = (device + host).sum(axis=(0, 1, 2)) + between.sum(axis=(0, 1)) + (serial + hidden).sum(axis=0)
+    return Stacked(
+        slots=slots,
+        device=device,
+        host=host,
+        between=between,
+        serial=serial,
+        hidden=hidden,
+        hides=np.array([work.hides for work in workloads]),
+        repeats=np.array([work.repeats for work in workloads]),
+        used=found > 0,
+    )
+
+
+def seconds(stacked: Stacked, inverse: Vector) -> Vector:
+    """Seconds of each workload; `inverse` is one over the efficiency of each class."""
+    device, host = stacked.device @ inverse, stacked.host @ inverse
+    ranks = _joined(device, host).max(axis=2)
+    phases = stacked.slots * (ranks + stacked.between @ inverse)
+    left = np.maximum(stacked.hidden @ inverse - stacked.hides * ranks[:, 0], 0.0)
+    found: Vector = stacked.repeats * (phases.sum(axis=1) + left + stacked.serial @ inverse)
+    return found
+
+
+def seconds_of(work: Workload, inverse: Vector) -> float:
+    """Seconds of one workload; the same rule as for many, without stacking them."""
+    taken, first = 0.0, 0.0
+    for number, phase in enumerate(work.phases):
+        device, host = np.array(phase.device) @ inverse, np.array(phase.host) @ inverse
+        slot = float(_joined(device, host).max())
+        first = first if number else slot
+        taken += phase.slots * (slot + float(phase.between @ inverse))
+    left = max(float(work.hidden @ inverse) - work.hides * first, 0.0)
+    return work.repeats * (taken + left + float(work.serial @ inverse))
+
+
+def _joined(device: Vector, host: Vector) -> Vector:
+    """A smooth maximum that is exact where one of the two is zero."""
+    larger = np.maximum(device, host)
+    ratio = np.minimum(device, host) / np.where(larger > 0, larger, 1.0)
+    joined: Vector = larger * (1.0 + ratio**SHARPNESS) ** (1.0 / SHARPNESS)
+    return joined

@@ -1,0 +1,171 @@
+"""The work of a training update, and of inference: the forward alone.
+
+slots       m micro-batches + pp - 1 of bubble (1F1B), at the pace of the slowest pipeline rank
+one slot    forward (1), backward (2), recomputation (1) of a rank's layers, the head on the last rank
+after it    DP: all-reduce of gradients, or reduce-scatter and all-gather (ZeRO-1); the optimizer step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nereus.cost.execution import Execution, Recompute
+from nereus.cost.layer import Architecture
+from nereus.cost.operations import CALL_S, FORWARD_CALLS, STALL_S, STEP_S, Amounts, Op, amounts
+from nereus.cost.pipeline import balanced_split, even_split
+from nereus.cost.volume import Phase, Workload, nothing
+from nereus.spec.hardware import LATENCY_S, LinkClass
+
+BACKWARD = 2
+"""Forwards that a backward is worth, in products, attention and bytes."""
+
+LOGIT_BYTES = 20
+"""Bytes read and written per local logit of the loss: to float32 (2 + 4), softmax (4), gradient (4 + 4), back (2)."""
+
+OPTIMIZER_BYTES = 30
+"""Bytes that AdamW reads and writes per parameter it updates: master, two moments, gradient and parameter."""
+
+GRADIENT_PASS_BYTES = 6
+"""Bytes per parameter of the passes over all gradients: the norm, and setting them to zero."""
+
+_TP = {LinkClass.NODE: (Op.TP_NODE, Op.TP_LATENCY_NODE), LinkClass.NETWORK: (Op.TP_NETWORK, Op.TP_LATENCY_NETWORK)}
+_SEND = {LinkClass.NODE: Op.SEND_NODE, LinkClass.NETWORK: Op.SEND_NETWORK}
+_REDUCE = {LinkClass.NODE: Op.REDUCE_NODE, LinkClass.NETWORK: Op.REDUCE_NETWORK}
+_SCATTER = {LinkClass.NODE: Op.SCATTER_NODE, LinkClass.NETWORK: Op.SCATTER_NETWORK}
+
+
+def training_workload(run: Execution, model: Architecture, *, near_capacity: bool = False) -> Workload:
+    """One optimizer update. `near_capacity`: the predicted peak is over the headroom (a regime may then stall)."""
+    recomputed = 1 if run.recompute is Recompute.FULL else 0
+    layer = layer_amounts(run, model, run.micro_tokens, forwards=1 + BACKWARD + recomputed, collectives=2 + recomputed)
+    phase = _phase(run, model, layer, passes=1 + BACKWARD, forwards=1 + BACKWARD + recomputed)
+    stalled = run.replicated_stall or (run.regime.stalls_near_capacity and near_capacity)
+    between = phase.between + amounts({Op.STALL: STALL_S * min(run.pp - 1, 2) * stalled})
+    sync, serial = _sync(run, model), _optimizer(run, model) + amounts({Op.STEP: STEP_S})
+    hidden = run.regime.overlaps_gradients
+    return Workload(
+        phases=(Phase(phase.slots, phase.device, phase.host, between),),
+        serial=serial if hidden else serial + sync,
+        hidden=sync if hidden else nothing(),
+        hides=BACKWARD / (1 + BACKWARD) if hidden else 0.0,
+    )
+
+
+def inference_workload(run: Execution, model: Architecture) -> Workload:
+    """Forward passes over whole sequences: log-probabilities, values or rewards."""
+    layer = layer_amounts(run, model, run.micro_tokens, forwards=1, collectives=1)
+    return Workload(phases=(_phase(run, model, layer, passes=1, forwards=1),), serial=amounts({Op.STEP: STEP_S}))
+
+
+def split_layers(run: Execution, model: Architecture) -> tuple[int, ...]:
+    """Layers of each pipeline rank."""
+    if run.regime.head_balanced:
+        return balanced_split(model.decoder.num_layers, run.pp, model.head_layers)
+    return even_split(model.decoder.num_layers, run.pp)
+
+
+def paces(run: Execution, model: Architecture) -> tuple[int, ...]:
+    """Layers of each kind of pipeline rank that may be the slowest: the longest without the head, and the last."""
+    split = split_layers(run, model)
+    return (max(split[:-1]), split[-1]) if run.pp > 1 else split
+
+
+def rank_parameters(run: Execution, model: Architecture, rank: int) -> float:
+    """Parameters of one pipeline rank's devices; a tied head counts on the last rank too where that is another one."""
+    ends = (rank == 0) + (rank == run.pp - 1) * (run.pp > 1 or not model.decoder.tied)
+    return split_layers(run, model)[rank] * model.layer_parameters(run.tp) + ends * model.end_parameters(run.tp)
+
+
+def layer_amounts(run: Execution, model: Architecture, tokens: float, *, forwards: float, collectives: float) -> Amounts:
+    """One layer on one rank for `tokens` tokens; `collectives` counts directions, each with two all-reduces over TP."""
+    device = run.hardware.accelerator
+    touched = model.elementwise(run.tp, run.norm_shards)
+    found: dict[Op, float] = {
+        Op.ATTENTION: forwards * tokens * model.attention_flops(run.tokens, run.tp) / device.flops_s(run.dtype),
+        Op.ELEMENTWISE: forwards * tokens * touched * run.item_bytes / device.memory_bytes_s,
+    }
+    products = amounts({})
+    for product in model.products(run.tp):
+        products += product_amounts(run, tokens, product.inner, product.outer)
+    return forwards * products + amounts({**found, **tp_amounts(run, tokens * model.decoder.hidden_size, 2 * collectives)})
+
+
+def product_amounts(run: Execution, tokens: float, inner: float, outer: float) -> Amounts:
+    """One matrix product of `tokens` rows."""
+    device, weight = run.hardware.accelerator, run.weight_bytes
+    return amounts(
+        {
+            Op.GEMM: 2 * tokens * inner * outer / device.flops_s(run.dtype),
+            Op.GEMM_BYTES: (run.item_bytes * tokens * (inner + outer) + weight * inner * outer) / device.memory_bytes_s,
+        }
+    )
+
+
+def tp_amounts(run: Execution, elements: float, reduces: float) -> Mapping[Op, float]:
+    """All-reduces of the hidden states over the TP group; as many bytes when each is a reduce-scatter and an all-gather.
+
+    Beyond a node all members of a node carry what leaves it.
+    """
+    if run.tp == 1:
+        return {}
+    link = run.hardware.link(run.tp)
+    size, latency = _TP[link]
+    crossing = 2 * (run.tp - 1) / run.tp * elements * run.item_bytes
+    ways_out = min(run.tp, run.hardware.devices_per_node) if link is LinkClass.NETWORK else 1
+    steps = 2 * (run.tp - 1)
+    return {
+        size: reduces * crossing / (run.hardware.bytes_s(link) * ways_out),
+        latency: reduces * steps * LATENCY_S[link],
+    }
+
+
+def head_amounts(run: Execution, model: Architecture, tokens: float, *, trains: bool) -> Amounts:
+    """Logits of these tokens, and the loss on them."""
+    forwards = 1 + BACKWARD * trains
+    logits = tokens * model.decoder.vocab_size / run.tp
+    touched = LOGIT_BYTES if trains else LOGIT_BYTES / 2
+    products = product_amounts(run, tokens, model.decoder.hidden_size, model.decoder.vocab_size / run.tp)
+    return forwards * products + amounts({Op.ELEMENTWISE: logits * touched / run.hardware.accelerator.memory_bytes_s})
+
+
+def _phase(run: Execution, model: Architecture, layer: Amounts, *, passes: int, forwards: float) -> Phase:
+    """The slots of one update: the rank with the most layers, and the last one, which has the head."""
+    head = head_amounts(run, model, run.micro_tokens, trains=passes > 1)
+    layers = paces(run, model)
+    calls = {Op.DISPATCH: forwards * FORWARD_CALLS * CALL_S}
+    if run.regime.pipelined_dispatch and min(run.tp, run.pp) > 1 and run.hardware.link(run.hop_span) is LinkClass.NETWORK:
+        calls[Op.DISPATCH_PIPELINED] = run.tp * forwards * FORWARD_CALLS * CALL_S
+    return Phase(
+        slots=run.micro_batches + run.pp - 1,
+        device=(*(count * layer for count in layers[:-1]), layers[-1] * layer + head),
+        host=tuple(count * amounts(calls) for count in layers),
+        between=_sends(run, model, both_ways=passes > 1),
+    )
+
+
+def _sends(run: Execution, model: Architecture, *, both_ways: bool) -> Amounts:
+    """Hidden states to the next rank, gradients back."""
+    if run.pp == 1:
+        return nothing()
+    link = run.hardware.link(run.hop_span)
+    size = run.micro_tokens * model.decoder.hidden_size * run.item_bytes / run.norm_shards
+    return amounts({_SEND[link]: (1 + both_ways) * (size / run.hardware.bytes_s(link) + LATENCY_S[link])})
+
+
+def _sync(run: Execution, model: Architecture) -> Amounts:
+    """Gradients over the replicas; those of a group in one node share all of its ways out of the node."""
+    if run.dp == 1:
+        return nothing()
+    link = run.hardware.link(run.replica_span)
+    rate = run.hardware.bytes_s(link) * (run.replicas_per_node if link is LinkClass.NETWORK else 1)
+    parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
+    gradient, crossing = run.regime.gradient_bytes, (run.dp - 1) / run.dp
+    if run.zero1:
+        return amounts({_SCATTER[link]: crossing * parameters * (gradient + run.item_bytes) / rate})
+    return amounts({_REDUCE[link]: 2 * crossing * parameters * gradient / rate})
+
+
+def _optimizer(run: Execution, model: Architecture) -> Amounts:
+    parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
+    touched = OPTIMIZER_BYTES / (run.dp if run.zero1 else 1) + GRADIENT_PASS_BYTES
+    return amounts({Op.OPTIMIZER: parameters * touched / run.hardware.accelerator.memory_bytes_s})
