@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import add, ge
 
 from nereus.planner.problem import Problem, Stage
 
@@ -163,18 +164,19 @@ def _fits(p: Plain, chosen: tuple[int, ...], apart: Conflicts) -> bool:
     What a device can host stays hostable with a tenant less, so only maximal patterns count, and "at least n".
     """
     needed = tuple(p.n[i][chosen[i]] for i in p.tenants)
-    reached = {(0,) * len(needed)}
-    per_node: dict[tuple[int, int], set[tuple[int, ...]]] = {}
-    for kind, size in p.nodes:
-        if (kind, size) not in per_node:
-            patterns = list(_maximal_patterns(p, chosen, kind, apart))
-            per_node[kind, size] = _largest(
-                tuple(sum(i in pattern for pattern in on) // p.q[i][chosen[i]] * p.q[i][chosen[i]] for i in p.tenants)
-                for on in itertools.combinations_with_replacement(patterns, size)
-            )
-        reached = _largest(
-            tuple(min(a + b, n) for a, b, n in zip(u, v, needed, strict=True)) for u in reached for v in per_node[kind, size]
+    ways: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+    for kind, size in set(p.nodes):
+        patterns = list(_maximal_patterns(p, chosen, kind, apart))
+        ways[kind, size] = _largest(
+            tuple(sum(i in pattern for pattern in on) // p.q[i][chosen[i]] * p.q[i][chosen[i]] for i in p.tenants)
+            for on in itertools.combinations_with_replacement(patterns, size)
         )
+    most = [tuple(max(way[i] for way in ways[node]) for i in p.tenants) for node in p.nodes]
+    reached = {(0,) * len(needed)}
+    for at, node in enumerate(p.nodes):
+        missing = [n - sum(later[i] for later in most[at + 1 :]) for i, n in enumerate(needed)]
+        sums = (tuple(map(min, map(add, u, v), needed)) for u in reached for v in ways[node])
+        reached = _largest(total for total in sums if all(map(ge, total, missing)))
     return needed in reached
 
 
@@ -190,7 +192,7 @@ def _maximal_patterns(p: Plain, chosen: tuple[int, ...], kind: int, apart: Confl
 def _largest(vectors: Iterator[tuple[int, ...]]) -> set[tuple[int, ...]]:
     kept: list[tuple[int, ...]] = []
     for vector in sorted(set(vectors), reverse=True):
-        if not any(all(a >= b for a, b in zip(other, vector, strict=True)) for other in kept):
+        if not any(all(map(ge, other, vector)) for other in kept):
             kept.append(vector)
     return set(kept)
 
