@@ -38,7 +38,7 @@ class Tree:
         self.pairs = Pairs(problem, rows)
         self.placing = Placing(problem, rows, report)
         self.twins = pairs_of_twins
-        self.latency_aside = [LatencyAside(problem, i, table) for i, table in enumerate(rows)] if best.top == 1 else None
+        self.latency_aside = [LatencyAside(problem, i, rows) for i in range(len(rows))] if best.top == 1 else None
         self.least = [
             (table.num_devices.min(), table.resident_bytes.min(), table.active_bytes.min(), table.quantum.min())
             for table in rows
@@ -62,7 +62,7 @@ class Tree:
         seconds = np.broadcast_to(lower.seconds, shape)
         wanted = seconds < self.best.bound
         for other, column in columns.items():
-            wanted = wanted & self.pairs.possible(overlap, other, tenant)[column]
+            wanted = wanted & self.pairs.possible(overlap, other, column, tenant)
             if self._mirrors(overlap, tenant, other):
                 wanted = wanted & (np.arange(shape[1])[None, :] >= column[:, None])
         if self.latency_aside is not None and level + 1 < len(self.order) and wanted.any():

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from nereus.planner.overlap import OverlapSet, stage_seconds, step_seconds
 from nereus.planner.problem import Bools, Edge, Floats, Ints, Problem, Rows, Stage
+
+_Spent: TypeAlias = tuple[Bools, list[tuple[int | None, Stage, Floats]]]
+"""Where the devices left are too few, and floors: of a tenant in a stage, or of the stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Budget:
         self.least_bytes = [float(column.min()) for column in self.bytes]
         self.edges = [_EdgeSeconds(edge, rows) for edge in problem.edges]
         self._tables: dict[tuple[Stage, tuple[int, ...]], Floats] = {}
+        self._untouched: dict[tuple[int, ...], _Spent] = {}
 
     def children(self, overlap: OverlapSet, decided: Mapping[int, Ints], grown: int | None) -> Lower:
         """Bounds of partial plans, each with every row of tenant `grown` added; without one, of the plans themselves.
@@ -85,26 +90,42 @@ class Budget:
         floors: dict[Stage, Floats],
     ) -> Bools:
         """Raise `seconds` and `floors` by what the devices left allow; True where not even the smallest rows fit."""
-        left: Ints = np.full((1, 1), self.num_devices)
+        left: Ints | None = None
+        waiting = []
         for i in together:
             if i in decided:
-                left = left - self.rows[i].num_devices[decided[i]][:, None]
+                used = self.rows[i].num_devices[decided[i]][:, None]
             elif i == grown:
-                left = left - self.rows[i].num_devices[None, :]
-        waiting = [i for i in together if i not in decided and i != grown]
+                used = self.rows[i].num_devices[None, :]
+            else:
+                waiting.append(i)
+                continue
+            left = (self.num_devices if left is None else left) - used
+        if left is None:
+            spent = self._untouched.get(together)
+            if spent is None:
+                spent = self._untouched[together] = self._left_for(waiting, np.full((1, 1), self.num_devices))
+        else:
+            spent = self._left_for(waiting, left)
+        dead, raised = spent
+        for tenant, stage, floor in raised:
+            if tenant is None:
+                floors[stage] = np.maximum(floors[stage], floor) if stage in floors else floor
+            else:
+                seconds[tenant, stage] = np.maximum(seconds[tenant, stage], floor)
+        return dead
+
+    def _left_for(self, waiting: Sequence[int], left: Ints) -> _Spent:
+        """What the devices left mean for tenants that are not decided yet."""
         spare = left - sum(self.least[i] for i in waiting)
+        raised: list[tuple[int | None, Stage, Floats]] = []
         for stage in self.problem.stages if waiting else ():
             here = tuple(i for i in waiting if (i, stage) in self.fastest)
-            if not here:
-                continue
-            room = np.maximum(spare + sum(self.least[i] for i in here), -1)
             if len(here) > 1:
-                floor = self._table(stage, here)[room]
-                floors[stage] = np.maximum(floors[stage], floor) if stage in floors else floor
-            for i in here:
-                alone = np.maximum(spare + self.least[i], -1)
-                seconds[i, stage] = np.maximum(seconds[i, stage], self._table(stage, (i,))[alone])
-        return np.asarray(spare < 0)
+                room = np.maximum(spare + sum(self.least[i] for i in here), -1)
+                raised.append((None, stage, self._table(stage, here)[room]))
+            raised += [(i, stage, self._table(stage, (i,))[np.maximum(spare + self.least[i], -1)]) for i in here]
+        return np.asarray(spare < 0), raised
 
     def _table(self, stage: Stage, tenants: tuple[int, ...]) -> Floats:
         """(devices + 2,) Smallest bottleneck of a stage by devices left for some tenants; entry -1 is infinite."""
@@ -164,19 +185,24 @@ class _EdgeSeconds:
     """The seconds of one weight sync for pairs of rows, and their minima over one side or both."""
 
     def __init__(self, edge: Edge, rows: Sequence[Rows]) -> None:
-        self.source, self.target = edge.source, edge.target
-        self.pairs = edge.seconds[rows[edge.source].layout[:, None], rows[edge.target].layout[None, :]]
-        self.by_source, self.by_target = self.pairs.min(1), self.pairs.min(0)
+        self.source, self.target, self.seconds = edge.source, edge.target, edge.seconds
+        self.sources, self.targets = rows[edge.source].layout, rows[edge.target].layout
+        self.by_source = edge.seconds[:, np.unique(self.targets)].min(1)[self.sources]
+        self.by_target = edge.seconds[np.unique(self.sources)].min(0)[self.targets]
 
     def least(self, decided: Mapping[int, Ints], grown: int | None) -> Floats:
         """(partial plans or 1, rows or 1) The sync at least."""
         source, target = decided.get(self.source), decided.get(self.target)
         if source is not None and target is not None:
-            found = self.pairs[source, target][:, None]
+            found = self.seconds[self.sources[source], self.targets[target]][:, None]
+        elif source is not None and grown == self.target:
+            found = self.seconds[self.sources[source][:, None], self.targets[None, :]]
+        elif target is not None and grown == self.source:
+            found = self.seconds[self.sources[None, :], self.targets[target][:, None]]
         elif source is not None:
-            found = self.pairs[source] if grown == self.target else self.by_source[source][:, None]
+            found = self.by_source[source][:, None]
         elif target is not None:
-            found = self.pairs[:, target].T if grown == self.source else self.by_target[target][:, None]
+            found = self.by_target[target][:, None]
         elif grown == self.source:
             found = self.by_source[None, :]
         elif grown == self.target:

@@ -9,6 +9,8 @@ with a dearer sync does only if its latency counts in full:   sum over roles of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from nereus.planner.problem import Bools, Floats, Ints, Pool, Problem, Rows
@@ -28,11 +30,21 @@ def fitting(rows: Rows, pool: Pool) -> Bools:
     )
 
 
-def frontier(problem: Problem, tenant: int, rows: Rows, top: int) -> Rows:
-    """The rows with fewer than `top` better shapes, and none better of their own shape: the K-skyband, fastest first."""
-    order = _best_first(rows)
-    rows = rows.take(order)
-    dominance = Dominance(problem, tenant, rows)
+def frontiers(problem: Problem, tables: Sequence[Rows], top: int) -> list[Rows]:
+    """The frontier of every tenant; small tables first: few layouts at one end of a weight sync tell fewer rows apart."""
+    kept = list(tables)
+    for tenant in sorted(range(len(kept)), key=lambda i: (len(kept[i]), i)):
+        kept[tenant] = frontier(problem, tenant, kept, top)
+    return kept
+
+
+def frontier(problem: Problem, tenant: int, tables: Sequence[Rows], top: int) -> Rows:
+    """The rows with fewer than `top` better shapes, and none better of their own shape: the K-skyband, fastest first.
+
+    `tables` are the rows that are left of all tenants: a weight sync counts only with the layouts at its other end.
+    """
+    rows = tables[tenant].take(_best_first(tables[tenant]))
+    dominance = Dominance(problem, tenant, rows, dearer(problem, tenant, tables))
     if top == 1:
         return rows.take(_undominated(dominance))
     # The K best plans differ in shape, so of each shape the undominated rows stay, behind fewer than K other shapes.
@@ -42,13 +54,13 @@ def frontier(problem: Problem, tenant: int, rows: Rows, top: int) -> Rows:
 class Dominance:
     """Which rows of a sorted table are at least as good as which others."""
 
-    def __init__(self, problem: Problem, tenant: int, rows: Rows) -> None:
+    def __init__(self, problem: Problem, tenant: int, rows: Rows, dearer: Floats | None) -> None:
         self.rows = rows
         self.seconds = rows.seconds
         self.in_full = _counts_in_full(problem, tenant)
         if self.in_full:
             self.seconds = rows.seconds.sum(0, keepdims=True)
-        self.dearer = _dearer(problem, tenant)
+        self.dearer = dearer
 
     def over(self, better: Ints, worse: Ints) -> Bools:
         """(better, worse) Whether a row dominates another; of equal rows the earlier one dominates."""
@@ -137,12 +149,13 @@ def _counts_in_full(problem: Problem, tenant: int) -> bool:
     return not problem.overlaps or all(len(problem.active_in(stage)) == 1 for stage in problem.tenants[tenant].stages)
 
 
-def _dearer(problem: Problem, tenant: int) -> Floats | None:
+def dearer(problem: Problem, tenant: int, tables: Sequence[Rows]) -> Floats | None:
     """(classes, classes) By how many seconds the syncs of one layout class are dearer than another's, at the worst."""
     worst: Floats | None = None
     for edge in problem.edges:
-        for end, seconds in ((edge.source, edge.seconds), (edge.target, edge.seconds.T)):
+        for end, other, seconds in ((edge.source, edge.target, edge.seconds), (edge.target, edge.source, edge.seconds.T)):
             if end == tenant:
-                by = (seconds[:, None, :] - seconds[None, :, :]).max(2)
+                there = seconds[:, np.unique(tables[other].layout)]
+                by = (there[:, None, :] - there[None, :, :]).max(2)
                 worst = by if worst is None else worst + by
     return worst

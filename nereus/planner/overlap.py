@@ -10,10 +10,10 @@ the C_s of Eq. (1), whose devices must all be in the pool.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias
 
 import numpy as np
 
@@ -42,11 +42,6 @@ def overlap_sets(problem: Problem) -> tuple[OverlapSet, ...]:
     return _overlap_sets(problem.workflow)
 
 
-def loosest(problem: Problem) -> OverlapSet:
-    """What bounds every overlap set from below: nothing waits for anything, and only what must be apart is apart."""
-    return replace(_overlap_sets(problem.workflow)[0], **_apart(problem.workflow, _forced(problem.workflow)))
-
-
 @cache
 def _overlap_sets(workflow: Workflow) -> tuple[OverlapSet, ...]:
     meeting = [pair for pair in combinations(range(len(workflow.stages)), 2) if _share_stage(workflow, pair)]
@@ -61,17 +56,8 @@ def _overlap_set(workflow: Workflow, shared: Iterable[Pair], apart: set[Pair]) -
     stages = sorted({stage for stages in workflow.stages for stage in stages})
     active = {stage: tuple(i for i, own in enumerate(workflow.stages) if stage in own) for stage in stages}
     chains = {stage: maximal(active[stage], shared) for stage in stages}
-    return OverlapSet(shared=frozenset(shared), chains=chains, **_apart(workflow, apart))
-
-
-class _Apart(TypedDict):
-    apart: frozenset[Pair]
-    together: tuple[tuple[int, ...], ...]
-
-
-def _apart(workflow: Workflow, apart: set[Pair]) -> _Apart:
-    groups = maximal(tuple(range(len(workflow.stages))), apart)
-    return {"apart": frozenset(apart), "together": tuple(group for group in groups if len(group) > 1)}
+    together = tuple(group for group in maximal(tuple(range(len(workflow.stages))), apart) if len(group) > 1)
+    return OverlapSet(frozenset(shared), frozenset(apart), chains, together)
 
 
 def _forced(workflow: Workflow) -> set[Pair]:

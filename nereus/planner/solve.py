@@ -13,18 +13,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from nereus.planner.branch import Tree
+from nereus.planner.branch import Tree, decision_order
 from nereus.planner.budget import Budget
 from nereus.planner.found import Best, Report, Solution
-from nereus.planner.frontier import fitting, frontier
-from nereus.planner.overlap import loosest, overlap_sets, swapped, twins
-from nereus.planner.problem import Floats, Problem, Rows
+from nereus.planner.frontier import fitting, frontiers
+from nereus.planner.overlap import OverlapSet, overlap_sets, swapped, twins
+from nereus.planner.problem import Floats, Problem, Rows, Stage
 
-CEILINGS = (1.1, 2.0, float("inf"))
-"""Multiples of the lower bound tried in turn: most optima lie within a tenth of it, tight pools within twice."""
+CEILINGS = (1.01, 1.03, 1.08, 1.3, float("inf"))
+"""Multiples of the lower bound tried in turn: most optima lie within 3 % of it; one that is too low costs little."""
 
 COARSE_ROWS = 20_000
 """From so many rows on, power-of-two device counts are searched first; below, two searches cost more than one saves."""
+
+MOST_BESIDE = 50_000
+"""Pairs of a generation row and another one that are bounded together: more take longer than the rows dropped would."""
 
 
 def solve(problem: Problem, top: int = 1, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[Solution, ...], Report]:
@@ -61,29 +64,50 @@ class _Search:
         self._raise_ceiling(rows)
 
     def _raise_ceiling(self, rows: Sequence[Rows]) -> None:
-        bounds = self._row_bounds(rows)
-        base = max(float(of_rows.min()) for of_rows in bounds)
+        """Find the best plans of some rows: below a low ceiling first, then below higher ones."""
+        budget, first = Budget(self.problem, rows), decision_order(self.problem)[0]
+        roots = [float(budget.children(overlap, {}, first).seconds.min()) for overlap in self.overlaps]
+        known = self.best.worst
         for factor in CEILINGS:
-            self.best.ceiling = base * factor
-            self._below_ceiling(rows, bounds)
-            if self.best.worst < self.best.ceiling:
+            self.best.ceiling = min(roots) * factor
+            if known < self.best.ceiling:
+                # Plans of the coarse search are a ceiling already.
+                self.best.ceiling = float("inf")
+            overlaps = [overlap for overlap, root in zip(self.overlaps, roots, strict=True) if root < self.best.bound]
+            if overlaps:
+                self._below_ceiling(rows, budget, overlaps)
+            if self.best.worst < float("inf") and self.best.worst <= self.best.ceiling:
                 break
         self.best.ceiling = float("inf")
 
-    def _row_bounds(self, rows: Sequence[Rows]) -> list[Floats]:
-        """For every row a lower bound of the plans that have it."""
-        least = loosest(self.problem)
-        budget = Budget(self.problem, rows)
-        return [np.broadcast_to(budget.children(least, {}, i).seconds[0], len(table)) for i, table in enumerate(rows)]
-
-    def _below_ceiling(self, rows: Sequence[Rows], bounds: Sequence[Floats]) -> None:
-        alive = [table.take(of_rows < self.best.bound) for table, of_rows in zip(rows, bounds, strict=True)]
+    def _below_ceiling(self, rows: Sequence[Rows], budget: Budget, overlaps: Sequence[OverlapSet]) -> None:
+        """Search the plans below the bound, of which every row and every overlap set has to be below it too."""
+        alive = [table.take(self._row_bounds(budget, overlaps, i) < self.best.bound) for i, table in enumerate(rows)]
+        if self.problem.asynchronous and all(len(table) for table in alive):
+            alive = self._beside_generation(alive, overlaps)
         if not all(len(table) for table in alive):
             return
-        kept = [frontier(self.problem, i, table, self.best.top) for i, table in enumerate(alive)]
+        kept = frontiers(self.problem, alive, self.best.top)
         self.report.frontier_rows = tuple(len(table) for table in kept)
         tree = Tree(self.problem, kept, self.twins, self.best, self.report)
-        roots = sorted(((tree.root(overlap), at) for at, overlap in enumerate(self.overlaps)))
+        roots = sorted(((tree.root(overlap), at) for at, overlap in enumerate(overlaps)))
         for lower, at in roots:
             if lower < self.best.bound:
-                tree.search(self.overlaps[at])
+                tree.search(overlaps[at])
+
+    def _row_bounds(self, budget: Budget, overlaps: Sequence[OverlapSet], tenant: int) -> Floats:
+        """(rows,) For every row of a tenant a lower bound of the plans that have it, over these overlap sets."""
+        bounds = [budget.children(overlap, {}, tenant).seconds[0] for overlap in overlaps]
+        return np.broadcast_to(np.minimum.reduce(bounds), len(budget.rows[tenant]))
+
+    def _beside_generation(self, rows: list[Rows], overlaps: Sequence[OverlapSet]) -> list[Rows]:
+        """Drop rows that are too slow beside each row of generation, with the devices that it leaves."""
+        generating = self.problem.active_in(Stage.GENERATION)[:1]
+        budget, kept = Budget(self.problem, rows), list(rows)
+        for tenant in generating:
+            decided = {tenant: np.arange(len(rows[tenant]))}
+            for other, table in enumerate(rows):
+                if other != tenant and len(rows[tenant]) * len(table) <= MOST_BESIDE:
+                    bounds = [budget.children(overlap, decided, other).seconds.min(0) for overlap in overlaps]
+                    kept[other] = table.take(np.broadcast_to(np.minimum.reduce(bounds), len(table)) < self.best.bound)
+        return kept

@@ -50,7 +50,8 @@ def _blind(*columns: str) -> Simplify:
 
 def dominance_blind_to_edges(patch: pytest.MonkeyPatch) -> None:
     """Rows compared by latency where the weight sync differs."""
-    patch.setattr(frontier, "_dearer", lambda problem, tenant: None)
+    for module in (frontier, pairs):
+        patch.setattr(module, "dearer", lambda problem, tenant, tables: None)
 
 
 def latency_always_counts_in_full(patch: pytest.MonkeyPatch) -> None:
@@ -75,17 +76,16 @@ def without_integer_program(patch: pytest.MonkeyPatch) -> None:
 
 def frontier_of_one(patch: pytest.MonkeyPatch) -> None:
     """The K best plans looked for among the rows of the best one."""
-    patch.setattr(solve, "frontier", lambda problem, tenant, rows, top: frontier.frontier(problem, tenant, rows, 1))
+    patch.setattr(solve, "frontiers", lambda problem, tables, top: frontier.frontiers(problem, tables, 1))
 
 
 def free_latency_decides_alone(patch: pytest.MonkeyPatch) -> None:
     """Where latency is free, any other row stands for one that is not needed for it."""
     init = pairs.LatencyAside.__init__
 
-    def loose(self: pairs.LatencyAside, problem: Problem, tenant: int, rows: Rows) -> None:
-        init(
-            self, problem, tenant, replace(rows, active_bytes=rows.active_bytes * 0, resident_bytes=rows.resident_bytes * 0)
-        )
+    def loose(self: pairs.LatencyAside, problem: Problem, tenant: int, tables: Sequence[Rows]) -> None:
+        blind = [replace(t, active_bytes=t.active_bytes * 0, resident_bytes=t.resident_bytes * 0) for t in tables]
+        init(self, problem, tenant, blind)
 
     patch.setattr(branch.LatencyAside, "__init__", loose)
 
