@@ -3,8 +3,8 @@
     rows  -> those that fit alone  -> those below a ceiling on L_step  -> frontier  -> branch and bound per overlap set
 
 The ceiling starts a little above a lower bound and rises until enough plans lie under it; everything that can't be under
-it is dropped before anything quadratic is done. Large tables are searched twice: first power-of-two device counts alone,
-whose plans then are the ceiling for all.
+it is dropped before anything quadratic is done. Large tables are searched twice: first powers of two and their threefolds
+as device counts alone, whose plans then are the ceiling for all.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nereus.planner.budget import Budget
 from nereus.planner.found import Best, Report, Solution
 from nereus.planner.frontier import fitting, frontiers
 from nereus.planner.overlap import OverlapSet, overlap_sets, swapped, twins
-from nereus.planner.problem import Floats, Problem, Rows, Stage
+from nereus.planner.problem import Bools, Floats, Ints, Problem, Rows, Stage
 
-CEILINGS = (1.01, 1.03, 1.08, 1.3, float("inf"))
+CEILINGS = (1.01, 1.03, 1.06, 1.12, 1.3, float("inf"))
 """Multiples of the lower bound tried in turn: most optima lie within 3 % of it; one that is too low costs little."""
 
 COARSE_ROWS = 20_000
-"""From so many rows on, power-of-two device counts are searched first; below, two searches cost more than one saves."""
+"""From so many rows on, a coarse grid of device counts is searched first; below, two searches cost more than one saves."""
 
 MOST_BESIDE = 50_000
 """Pairs of a generation row and another one that are bounded together: more take longer than the rows dropped would."""
@@ -58,7 +58,7 @@ class _Search:
 
     def run(self, rows: Sequence[Rows]) -> None:
         if sum(len(table) for table in rows) > COARSE_ROWS:
-            coarse = [table.take(table.num_devices & (table.num_devices - 1) == 0) for table in rows]
+            coarse = [table.take(_coarse(table.num_devices)) for table in rows]
             if all(len(table) for table in coarse):
                 self._raise_ceiling(coarse)
         self._raise_ceiling(rows)
@@ -111,3 +111,9 @@ class _Search:
                     bounds = [budget.children(overlap, decided, other).seconds.min(0) for overlap in overlaps]
                     kept[other] = table.take(np.broadcast_to(np.minimum.reduce(bounds), len(table)) < self.best.bound)
         return kept
+
+
+def _coarse(num_devices: Ints) -> Bools:
+    """Powers of two and three times them: with these, tenants that must be apart can share a pool out."""
+    thirds = np.where(num_devices % 3 == 0, num_devices // 3, num_devices)
+    return np.asarray(thirds & (thirds - 1) == 0)

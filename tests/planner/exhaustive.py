@@ -117,6 +117,8 @@ def _shortest(p: Plain, chosen: tuple[int, ...], limit: float) -> float:
     """L_step of the best placement of a tuple, if below a limit."""
     if not _plausible(p, chosen):
         return float("inf")
+    if not p.overlaps and not p.asynchronous and _can_host(p, chosen, p.kind[0][chosen[0]], tuple(p.tenants), frozenset()):
+        return length(p, chosen, frozenset())  # every device can host all of them, and nothing is gained by being apart
     meeting = [pair for pair in itertools.combinations(p.tenants, 2) if _meet(p, pair)]
     sets = [frozenset(c) for k in range(len(meeting) + 1) for c in itertools.combinations(meeting, k)]
     if not p.overlaps:
