@@ -53,7 +53,7 @@ def may_fit_finely(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int) 
 
 
 def _may_fit(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int, weights: _Weights) -> Bools:
-    fits = _fitting_patterns(needs, apart, pool.capacity_bytes[kind])
+    fits = fitting_patterns(needs, apart, pool.capacity_bytes[kind])
     sizes = pool.sizes_of_kind[kind]
     room = np.zeros((len(weights.values), needs.num_devices.shape[1]))
     for size, nodes in sizes.items():
@@ -67,7 +67,7 @@ def _may_fit(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int, weight
     return np.asarray((weights.values @ needs.num_devices.astype(np.float64) <= room).all(0))
 
 
-def _fitting_patterns(needs: Needs, apart: frozenset[Pair], capacity: float) -> Bools:
+def fitting_patterns(needs: Needs, apart: frozenset[Pair], capacity: float) -> Bools:
     """(patterns, combinations) Which sets of tenants one device can host."""
     num_tenants, count = needs.num_devices.shape
     active = np.zeros((1 << num_tenants, count))
@@ -78,6 +78,15 @@ def _fitting_patterns(needs: Needs, apart: frozenset[Pair], capacity: float) -> 
     fits = (resident + active <= capacity) & ~_barred(num_tenants, apart)[:, None]
     fits[0] = True
     return np.asarray(fits)
+
+
+def allowed_patterns(
+    needs: Needs, of_kind: tuple[bool, ...], apart: frozenset[Pair], capacity_bytes: float
+) -> tuple[bool, ...]:
+    """By pattern, whether one device of a kind can host it, for the first combination and its tenants of that kind."""
+    foreign = _weights(len(of_kind), most=1).members[:, ~np.array(of_kind)].any(1)
+    allowed = fitting_patterns(needs, apart, capacity_bytes)[:, 0] & ~foreign
+    return tuple(allowed.tolist())
 
 
 @cache

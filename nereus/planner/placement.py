@@ -23,6 +23,9 @@ NodeState: TypeAlias = tuple[tuple[int, int], ...]
 Placement: TypeAlias = tuple[NodeState, ...]
 """A state for every node of a pool, in its order."""
 
+Moves: TypeAlias = tuple[tuple[NodeState, NodeState, int], ...]
+"""Nodes of one state that took another, in order."""
+
 MOST_STEPS = 400
 """Attempts to put one tenant somewhere before the exact method takes over; a plain placement takes one per tenant."""
 
@@ -50,26 +53,19 @@ def initial_states(nodes: Sequence[Node], pinned: Mapping[int, Sequence[int]]) -
 
 
 def fill(
-    items: Sequence[Item], states: Placement, allowed: Sequence[bool], most_steps: int = MOST_STEPS
-) -> Placement | None:
-    """A placement of all items, or None if this way of looking found none, which proves nothing.
+    items: Sequence[Item], groups: Mapping[NodeState, int], allowed: Sequence[bool], most_steps: int = MOST_STEPS
+) -> Moves | None:
+    """How to put all items into so many nodes of each state, or None if this way of looking found none: no proof.
 
     `allowed` says by pattern whether one device can host it.
     """
     ordered = sorted(items, key=lambda item: (-item.quantum, -item.num_devices, item.bit))
-    steps = iter(range(most_steps))
-    groups: dict[NodeState, int] = dict(sorted(Counter(states).items()))
-    moves = _put_in(ordered, groups, allowed, steps)
-    return None if moves is None else _replayed(states, moves)
-
-
-_Moves: TypeAlias = tuple[tuple[NodeState, NodeState, int], ...]
-"""Nodes of one state that took another, in order."""
+    return _put_in(ordered, groups, allowed, iter(range(most_steps)))
 
 
 def _put_in(
     items: Sequence[Item], groups: Mapping[NodeState, int], allowed: Sequence[bool], steps: Iterator[int]
-) -> _Moves | None:
+) -> Moves | None:
     """Depth-first over the ways to put in the first item, then the rest."""
     if not items:
         return ()
@@ -92,7 +88,7 @@ def _put_in(
     return None
 
 
-def _ways(item: Item, groups: Mapping[NodeState, int], allowed: Sequence[bool]) -> Iterator[_Moves]:
+def _ways(item: Item, groups: Mapping[NodeState, int], allowed: Sequence[bool]) -> Iterator[Moves]:
     """Ways to put an item in: nodes in several orders, on the fullest devices of a node first or on the emptiest."""
     rooms = {
         state: sum(count for pattern, count in state if allowed[pattern | item.bit]) // item.quantum * item.quantum
@@ -139,7 +135,7 @@ def _load(state: NodeState) -> int:
     return sum(pattern.bit_count() * count for pattern, count in state)
 
 
-def _replayed(states: Placement, moves: _Moves) -> Placement:
+def carried_out(states: Placement, moves: Moves) -> Placement:
     """The moves carried out on the nodes themselves, the first nodes of each state first."""
     now = list(states)
     where: dict[NodeState, list[int]] = {}

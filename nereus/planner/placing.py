@@ -5,16 +5,33 @@ fine certificate  ->  fill (quick)  ->  relaxation  ->  integer program (exact o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from nereus.planner.certificate import Needs, may_fit_finely
+from nereus.planner.certificate import Needs, allowed_patterns, may_fit_finely
 from nereus.planner.found import Report
 from nereus.planner.overlap import OverlapSet, Pair
 from nereus.planner.packing import MOST_NODES, pack, relaxation_feasible
-from nereus.planner.placement import Item, Placement, fill, initial_states
+from nereus.planner.placement import Item, NodeState, Placement, carried_out, fill, initial_states
 from nereus.planner.problem import Problem, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class _OfKind:
+    """The nodes of one device kind before anything but pinned tenants is placed."""
+
+    numbers: tuple[int, ...]
+    states: Placement
+    groups: Mapping[NodeState, int]
+
+    @classmethod
+    def of(cls, problem: Problem, states: Placement, kind: int) -> _OfKind:
+        numbers = tuple(at for at, node in enumerate(problem.pool.nodes) if node.kind == kind)
+        own = tuple(states[at] for at in numbers)
+        return cls(numbers, own, dict(sorted(Counter(own).items())))
 
 
 class Placing:
@@ -23,45 +40,38 @@ class Placing:
     def __init__(self, problem: Problem, rows: Sequence[Rows], report: Report) -> None:
         self.problem, self.rows, self.report = problem, rows, report
         self.pinned = {i: t.devices for i, t in enumerate(problem.tenants) if t.devices is not None}
-        self.states = initial_states(problem.pool.nodes, self.pinned)
+        states = initial_states(problem.pool.nodes, self.pinned)
+        self.kinds = [_OfKind.of(problem, states, kind) for kind in range(len(problem.pool.capacity_bytes))]
         self._known: dict[object, Placement | None] = {}
 
     def place(self, overlap: OverlapSet, chosen: tuple[int, ...]) -> Placement | None:
         """Devices for a row of every tenant, or None."""
         self.report.leaves += 1
-        pool = self.problem.pool
-        placed: dict[int, Placement] = {}
-        for kind in range(len(pool.capacity_bytes)):
+        placed: dict[int, NodeState] = {}
+        for kind, nodes in enumerate(self.kinds):
             of_kind = tuple(int(table.kind[row]) == kind for table, row in zip(self.rows, chosen, strict=True))
-            nodes = [at for at, node in enumerate(pool.nodes) if node.kind == kind]
-            found = self._on_kind(overlap.apart, chosen, of_kind, kind, nodes)
+            found = self._on_kind(overlap.apart, chosen, of_kind, kind)
             if found is None:
                 return None
-            placed.update({at: (state,) for at, state in zip(nodes, found, strict=True)})
-        return tuple(placed[at][0] for at in range(len(pool.nodes)))
+            placed.update(zip(nodes.numbers, found, strict=True))
+        return tuple(placed[at] for at in range(len(placed)))
 
     def _on_kind(
-        self, apart: frozenset[Pair], chosen: tuple[int, ...], of_kind: tuple[bool, ...], kind: int, nodes: list[int]
+        self, apart: frozenset[Pair], chosen: tuple[int, ...], of_kind: tuple[bool, ...], kind: int
     ) -> Placement | None:
         needs = self._needs(chosen).only(np.array(of_kind)[:, None])
         allowed = allowed_patterns(needs, of_kind, apart, self.problem.pool.capacity_bytes[kind])
         columns = (needs.num_devices, needs.quantum)
-        key = (kind, of_kind, *(tuple(column[:, 0]) for column in columns), allowed)
+        key = (kind, of_kind, *(tuple(column[:, 0].tolist()) for column in columns), allowed)
         if key not in self._known:
-            self._known[key] = self._look(needs, apart, of_kind, kind, nodes, allowed)
+            self._known[key] = self._look(needs, apart, of_kind, kind, allowed)
         return self._known[key]
 
     def _look(
-        self,
-        needs: Needs,
-        apart: frozenset[Pair],
-        of_kind: tuple[bool, ...],
-        kind: int,
-        nodes: list[int],
-        allowed: tuple[bool, ...],
+        self, needs: Needs, apart: frozenset[Pair], of_kind: tuple[bool, ...], kind: int, allowed: tuple[bool, ...]
     ) -> Placement | None:
-        states = tuple(self.states[at] for at in nodes)
-        if not all(allowed[pattern] for state in states for pattern, _ in state):
+        nodes = self.kinds[kind]
+        if not all(allowed[pattern] for state in nodes.groups for pattern, _ in state):
             return None
         items = [
             Item(1 << i, int(needs.num_devices[i, 0]), int(needs.quantum[i, 0]))
@@ -69,11 +79,11 @@ class Placing:
             if here and i not in self.pinned
         ]
         if not items:
-            return states
+            return nodes.states
         if not may_fit_finely(needs, apart, self.problem.pool, kind).all():
             return None
-        found = fill(items, states, allowed)
-        return found if found is not None else self._exactly(items, states, allowed)
+        moves = fill(items, nodes.groups, allowed)
+        return carried_out(nodes.states, moves) if moves is not None else self._exactly(items, nodes.states, allowed)
 
     def _exactly(self, items: list[Item], states: Placement, allowed: tuple[bool, ...]) -> Placement | None:
         self.report.exact_placements += 1
@@ -92,19 +102,3 @@ class Placing:
             np.array([[table.active_bytes[row]] for table, row in pairs]),
             np.array([[table.quantum[row]] for table, row in pairs]),
         )
-
-
-def allowed_patterns(
-    needs: Needs, of_kind: Sequence[bool], apart: frozenset[Pair], capacity_bytes: float
-) -> tuple[bool, ...]:
-    """By pattern, whether one device of a kind can host it: within memory, and no two tenants that must be apart."""
-    resident = [float(x) for x in needs.resident_bytes[:, 0]]
-    active = [float(x) for x in needs.active_bytes[:, 0]]
-    barred = [1 << a | 1 << b for a, b in apart]
-    found = []
-    for pattern in range(1 << len(of_kind)):
-        members = [i for i in range(len(of_kind)) if pattern >> i & 1]
-        peak = sum(resident[i] for i in members) + max((active[i] for i in members), default=0.0)
-        apart_enough = not any(pattern & pair == pair for pair in barred)
-        found.append(all(of_kind[i] for i in members) and apart_enough and peak <= capacity_bytes)
-    return tuple(found)

@@ -5,14 +5,14 @@ They replace one part of the search by a simpler one, so that a test can show th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from nereus.planner import branch, frontier, pairs, placing, solve
 from nereus.planner.overlap import OverlapSet
-from nereus.planner.placement import Item, Placement, fill
+from nereus.planner.placement import Item, Moves, NodeState, Placement, fill
 from nereus.planner.problem import Bools, Ints, Problem, Rows
 
 Simplify = Callable[[pytest.MonkeyPatch], None]
@@ -62,8 +62,8 @@ def latency_always_counts_in_full(patch: pytest.MonkeyPatch) -> None:
 def greedy_placement(patch: pytest.MonkeyPatch) -> None:
     """One attempt per tenant, no branching, no integer program."""
 
-    def first_only(items: Sequence[Item], states: Placement, allowed: Sequence[bool]) -> Placement | None:
-        return fill(items, states, allowed, most_steps=len(items))
+    def first_only(items: Sequence[Item], groups: Mapping[NodeState, int], allowed: Sequence[bool]) -> Moves | None:
+        return fill(items, groups, allowed, most_steps=len(items))
 
     patch.setattr(placing, "fill", first_only)
     without_integer_program(patch)
