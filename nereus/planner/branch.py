@@ -44,10 +44,6 @@ class Tree:
             for table in rows
         ]
 
-    def root(self, overlap: OverlapSet) -> float:
-        """A lower bound of L_step under an overlap set."""
-        return float(self.budget.children(overlap, {}, None).seconds.min())
-
     def search(self, overlap: OverlapSet) -> None:
         """Look for all wanted plans of one overlap set."""
         self._grow(overlap, np.zeros((1, 0), np.int64))

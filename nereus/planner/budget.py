@@ -119,12 +119,13 @@ class Budget:
         """What the devices left mean for tenants that are not decided yet."""
         spare = left - sum(self.least[i] for i in waiting)
         raised: list[tuple[int | None, Stage, Floats]] = []
+        alone = {i: np.maximum(spare + self.least[i], -1) for i in waiting}
         for stage in self.problem.stages if waiting else ():
             here = tuple(i for i in waiting if (i, stage) in self.fastest)
             if len(here) > 1:
                 room = np.maximum(spare + sum(self.least[i] for i in here), -1)
                 raised.append((None, stage, self._table(stage, here)[room]))
-            raised += [(i, stage, self._table(stage, (i,))[np.maximum(spare + self.least[i], -1)]) for i in here]
+            raised += [(i, stage, self._table(stage, (i,))[alone[i]]) for i in here]
         return np.asarray(spare < 0), raised
 
     def _table(self, stage: Stage, tenants: tuple[int, ...]) -> Floats:

@@ -9,7 +9,7 @@ as device counts alone, whose plans then are the ceiling for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -73,15 +73,16 @@ class _Search:
             if known < self.best.ceiling:
                 # Plans of the coarse search are a ceiling already.
                 self.best.ceiling = float("inf")
-            overlaps = [overlap for overlap, root in zip(self.overlaps, roots, strict=True) if root < self.best.bound]
-            if overlaps:
-                self._below_ceiling(rows, budget, overlaps)
+            below = {at: root for at, root in enumerate(roots) if root < self.best.bound}
+            if below:
+                self._below_ceiling(rows, budget, below)
             if self.best.worst < float("inf") and self.best.worst <= self.best.ceiling:
                 break
         self.best.ceiling = float("inf")
 
-    def _below_ceiling(self, rows: Sequence[Rows], budget: Budget, overlaps: Sequence[OverlapSet]) -> None:
-        """Search the plans below the bound, of which every row and every overlap set has to be below it too."""
+    def _below_ceiling(self, rows: Sequence[Rows], budget: Budget, roots: Mapping[int, float]) -> None:
+        """Search the plans below the bound, of which every row has to be below it too, in these overlap sets."""
+        overlaps = [self.overlaps[at] for at in sorted(roots, key=lambda at: (roots[at], at))]
         alive = [table.take(self._row_bounds(budget, overlaps, i) < self.best.bound) for i, table in enumerate(rows)]
         if self.problem.asynchronous and all(len(table) for table in alive):
             alive = self._beside_generation(alive, overlaps)
@@ -90,10 +91,8 @@ class _Search:
         kept = frontiers(self.problem, alive, self.best.top)
         self.report.frontier_rows = tuple(len(table) for table in kept)
         tree = Tree(self.problem, kept, self.twins, self.best, self.report)
-        roots = sorted(((tree.root(overlap), at) for at, overlap in enumerate(overlaps)))
-        for lower, at in roots:
-            if lower < self.best.bound:
-                tree.search(overlaps[at])
+        for overlap in overlaps:
+            tree.search(overlap)
 
     def _row_bounds(self, budget: Budget, overlaps: Sequence[OverlapSet], tenant: int) -> Floats:
         """(rows,) For every row of a tenant a lower bound of the plans that have it, over these overlap sets."""
