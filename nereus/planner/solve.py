@@ -20,7 +20,7 @@ from nereus.planner.frontier import fitting, frontiers
 from nereus.planner.overlap import OverlapSet, overlap_sets, swapped, twins
 from nereus.planner.problem import Bools, Floats, Ints, Problem, Rows, Stage
 
-CEILINGS = (1.01, 1.03, 1.06, 1.12, 1.3, float("inf"))
+CEILINGS = (1.025, 1.06, 1.2, float("inf"))
 """Multiples of the lower bound tried in turn: most optima lie within 3 % of it; one that is too low costs little."""
 
 COARSE_ROWS = 20_000
