@@ -19,7 +19,7 @@ CAUGHT_ON = {
     "greedy_placement": (51, 138, 179),
     "without_integer_program": (138, 212, 474),
     "frontier_of_one": (10, 13, 15),
-    "free_latency_decides_alone": (113, 319),
+    "free_latency_decides_alone": (113,),
 }
 """Random problems on which a simplification loses the optimum; of 400, between 1 and 123 catch it."""
 
