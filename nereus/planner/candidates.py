@@ -1,7 +1,7 @@
 """The candidates of one model-stage: every legal layout, DP degree and micro-batch, with its latency and memory.
 
 legal: tp divides the heads and the kv heads divide tp or the reverse, pp <= layers, dp divides the batch,
-       tp * pp * dp <= pool, TP inside a node      dropped: what exceeds memory alone, and what is dominated
+       tp * pp * dp <= pool, TP inside a node      dropped: what exceeds memory alone
 """
 
 from __future__ import annotations
@@ -32,12 +32,6 @@ class Candidate:
     def num_devices(self) -> int:
         return len(self.plan.devices)
 
-    def dominates(self, other: Candidate) -> bool:
-        """At least as good in every respect that the search looks at: latency, devices, state, live memory."""
-        mine = (self.seconds, self.num_devices, self.state_bytes, self.live_bytes)
-        theirs = (other.seconds, other.num_devices, other.state_bytes, other.live_bytes)
-        return all(a <= b for a, b in zip(mine, theirs, strict=True))
-
 
 def candidates(request: SearchRequest, stage: str) -> tuple[Candidate, ...]:
     """All candidates of a model-stage that fit in memory alone, fastest first."""
@@ -46,15 +40,6 @@ def candidates(request: SearchRequest, stage: str) -> tuple[Candidate, ...]:
     made = (_candidate(request, plan) for plan in _legal(request, stage))
     fitting = [c for c in made if c.state_bytes + c.live_bytes <= request.usable_bytes]
     return tuple(sorted(fitting, key=_order))
-
-
-def frontier(found: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-    """The candidates that no other one dominates, fastest first: the latency-resource frontier (paper, section 4.2)."""
-    kept: list[Candidate] = []
-    for candidate in sorted(found, key=_order):
-        if not any(other.dominates(candidate) for other in kept):
-            kept.append(candidate)
-    return tuple(kept)
 
 
 def _order(candidate: Candidate) -> tuple[float, int, int, int, Layout, int]:

@@ -39,6 +39,9 @@ class SearchRequest:
     shapes: Mapping[str, tuple[Layout, int]] = field(default_factory=dict)
     """Model-stages of which only this layout and DP degree are looked at, with any micro-batch."""
 
+    overlaps: bool = False
+    """Whether model-stages of one stage on disjoint devices run at the same time; the native job runs them in turn."""
+
     @property
     def usable_bytes(self) -> float:
         """Memory of one device that a plan may fill."""

@@ -1,24 +1,22 @@
-"""The plan search: one candidate per model-stage, the sum of latencies smallest, within memory (Eq. (1)).
+"""The plan search of a job: its candidates as rows, the exact search over them, and what it chose as plans (Eq. (1)).
 
-A synchronous job runs its model-stages one after the other, so each may use the whole pool, and those that share a device
-share its memory: the states of all, and the live bytes of the one that computes. Every candidate is placed from the first
-device of the pool on, so the first device carries all of them and decides.
+    SearchRequest  ->  candidates per model-stage  ->  Problem  ->  solve  ->  Choice
 
-    for each bound on live bytes: fold the model-stages into a frontier of (state bytes, seconds), read it at cap - bound
-
-This is exact for that placement: the fold keeps every pair that is not dominated, and K plans need the K best at each state.
+A job that runs its model-stages one after the other gains nothing from putting them apart but memory: where all of them fit
+on one device together, a choice leaves open where they lie; else it says so, position by position.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 
 from nereus.emu.plan import Plan
 from nereus.planner.candidates import Candidate, candidates
+from nereus.planner.found import Solution
+from nereus.planner.problem import Problem
 from nereus.planner.request import SearchRequest
+from nereus.planner.rows import problem_of
+from nereus.planner.solve import solve
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +24,13 @@ class Choice:
     """A plan that the search found, and what it predicts."""
 
     chosen: tuple[Candidate, ...]
+    """Devices are positions in the pool; those of pinned model-stages are their own."""
     seconds: float
     """L_step: the model-stages and the weight sync."""
     peak_bytes: int
     """Mem_peak: of the fullest device."""
+    placed: bool
+    """Whether the devices are part of the choice. If not, every device can host all model-stages, wherever they are put."""
 
     @property
     def shape(self) -> tuple[tuple[str, str, int], ...]:
@@ -37,79 +38,38 @@ class Choice:
         return tuple((c.plan.stage, str(c.plan.layout), c.plan.dp) for c in self.chosen)
 
     def plan(self, epoch: int = 0) -> Plan:
-        """The plan on the first devices of the pool, not yet placed on what is there."""
+        """The plan on positions of the pool, not yet on what is there."""
         return Plan(epoch, {c.plan.stage: c.plan for c in self.chosen})
-
-
-@dataclass(frozen=True, slots=True)
-class _Partial:
-    """Candidates for the first model-stages of the fold."""
-
-    state_bytes: int
-    seconds: float
-    chosen: tuple[Candidate, ...]
 
 
 def search(request: SearchRequest, top: int = 1) -> tuple[Choice, ...]:
     """The `top` best plans that differ in some layout or DP degree, fastest first; empty when none fits."""
-    tables = [candidates(request, stage) for stage in sorted(request.states)]
-    found: dict[tuple[tuple[str, str, int], ...], Choice] = {}
-    for bound in sorted({c.live_bytes for table in tables for c in table}):
-        allowed = [_fastest_by_shape([c for c in table if c.live_bytes <= bound]) for table in tables]
-        for partial in _fold(request, allowed, request.usable_bytes - bound, top):
-            choice = _choice(partial)
-            known = found.get(choice.shape)
-            if known is None or _rank(choice) < _rank(known):
-                found[choice.shape] = choice
-    return tuple(islice(sorted(found.values(), key=_rank), top))
+    tables = {stage: candidates(request, stage) for stage in sorted(request.states)}
+    problem = problem_of(request, tables)
+    solutions, _ = solve(problem, top)
+    return tuple(_choice(request, problem, tuple(tables.values()), solution) for solution in solutions)
 
 
-def _fold(request: SearchRequest, tables: Sequence[Sequence[Candidate]], room: float, top: int) -> list[_Partial]:
-    """The `top` fastest combinations whose states fit in `room`, by dynamic programming over the model-stages."""
-    partials = [_Partial(0, 0.0, ())]
-    for table in tables:
-        grown = [
-            _Partial(p.state_bytes + c.state_bytes, p.seconds + _seconds(request, c), (*p.chosen, c))
-            for p in partials
-            for c in table
-            if p.state_bytes + c.state_bytes <= room
-        ]
-        partials = _skyline(grown, top)
-    return sorted(partials, key=lambda p: p.seconds)[:top]
-
-
-def _skyline(partials: list[_Partial], depth: int) -> list[_Partial]:
-    """Partials with fewer than `depth` others that are at least as fast and as small."""
-    partials.sort(key=lambda p: (p.seconds, p.state_bytes))
-    kept: list[_Partial] = []
-    sizes: list[int] = []
-    for partial in partials:
-        at = bisect_right(sizes, partial.state_bytes)
-        if at < depth:
-            kept.append(partial)
-            sizes.insert(at, partial.state_bytes)
-    return kept
-
-
-def _seconds(request: SearchRequest, candidate: Candidate) -> float:
-    """What a candidate adds to the step: its latency, and for generation the weight sync to its replicas."""
-    sync = request.cost.sync_seconds(candidate.plan.dp) if candidate.plan.stage == request.generates else 0.0
-    return candidate.seconds + sync
-
-
-def _fastest_by_shape(found: Sequence[Candidate]) -> list[Candidate]:
-    """Of each layout and DP degree the fastest micro-batch: the state is the same, and all are within the bound."""
-    best: dict[tuple[object, int], Candidate] = {}
-    for candidate in found:
-        best.setdefault((candidate.plan.layout, candidate.plan.dp), candidate)
-    return list(best.values())
-
-
-def _choice(partial: _Partial) -> Choice:
-    peak = partial.state_bytes + max(c.live_bytes for c in partial.chosen)
-    return Choice(partial.chosen, partial.seconds, peak)
-
-
-def _rank(choice: Choice) -> tuple[float, int, tuple[tuple[str, str, int], ...]]:
-    """Fastest first; ties by fewer devices, then by shape."""
-    return choice.seconds, sum(c.num_devices for c in choice.chosen), choice.shape
+def _choice(
+    request: SearchRequest, problem: Problem, tables: tuple[tuple[Candidate, ...], ...], solution: Solution
+) -> Choice:
+    chosen = tuple(table[row] for table, row in zip(tables, solution.rows, strict=True))
+    together = sum(c.state_bytes for c in chosen) + max(c.live_bytes for c in chosen)
+    if not request.overlaps and together <= request.usable_bytes:
+        return Choice(chosen, solution.step_seconds, together, placed=False)
+    where: list[list[int]] = [[] for _ in chosen]
+    peak = 0
+    for node, state in zip(problem.pool.nodes, solution.placement, strict=True):
+        free = iter(node.devices)
+        for pattern, count in state:
+            hosted = [i for i in range(len(chosen)) if pattern >> i & 1]
+            full = sum(chosen[i].state_bytes for i in hosted) + max((chosen[i].live_bytes for i in hosted), default=0)
+            peak = max(peak, full)
+            for position in (next(free) for _ in range(count)):
+                for i in hosted:
+                    where[i].append(position)
+    seated = tuple(
+        c if c.plan.stage in request.pinned else replace(c, plan=replace(c.plan, devices=tuple(positions)))
+        for c, positions in zip(chosen, where, strict=True)
+    )
+    return Choice(seated, solution.step_seconds, peak, placed=True)

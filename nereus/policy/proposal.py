@@ -7,7 +7,7 @@ Pure: this is what the planner process runs. The decision itself, admit or not, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nereus.cost.batch import Batch
@@ -19,6 +19,7 @@ from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.planner.request import SearchRequest
 from nereus.planner.search import Choice, search
+from nereus.planner.seats import settled
 from nereus.policy.admission import Code
 from nereus.transition.arrange import arrange
 from nereus.transition.dag import transition_dag
@@ -120,7 +121,8 @@ def propose(snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
 
 def _proposal(snapshot: Snapshot, choice: Choice) -> Proposal | None:
     """A choice of the search placed on the pool; None if nothing would change."""
-    placed = {c.plan.stage: place(snapshot, c.plan) for c in choice.chosen}
+    seats = _seats(snapshot, choice) if choice.placed else {}
+    placed = {c.plan.stage: place(snapshot, c.plan, seats.get(c.plan.stage)) for c in choice.chosen}
     changed = {stage: plan for stage, plan in placed.items() if _differs(plan, snapshot.plan.stages[stage])}
     stages = {**snapshot.plan.stages, **changed}
     if stages == snapshot.plan.stages:
@@ -166,8 +168,21 @@ def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: i
     return fitted(transition, standing, snapshot.states, snapshot.usable_bytes)
 
 
-def place(snapshot: Snapshot, plan: StagePlan) -> StagePlan:
-    """Choose devices for a stage plan: those that it has first, whole TP groups node by node, then rank by residency."""
+def place(snapshot: Snapshot, plan: StagePlan, seats: Sequence[DeviceId] | None = None) -> StagePlan:
+    """Choose devices for a stage plan, unless it has seats, and rank them by residency."""
+    devices = list(seats) if seats is not None else _nearest(snapshot, plan)
+    device_of = {endpoint: device for device, endpoint in snapshot.endpoint_of.items()}
+    layout, node_of = plan.layout, snapshot.node_of
+    current, state = snapshot.emus[plan.stage], snapshot.states[plan.stage]
+    arranged = arrange(current, plan.stage, layout, plan.dp, devices, device_of, node_of, plan.micro_batch)
+    placed = most_resident(arranged, current, state, device_of, node_of)
+    in_order = replace(placed, devices=tuple(sorted(devices, key=lambda d: (node_of[d], d))))
+    # Residency must not tear a TP group apart: whole groups node by node instead, which the search has counted.
+    return in_order if _crosses_nodes(placed, node_of) and not _crosses_nodes(in_order, node_of) else placed
+
+
+def _nearest(snapshot: Snapshot, plan: StagePlan) -> list[DeviceId]:
+    """Devices for a stage plan: those that it has first, whole TP groups node by node."""
     held = set(snapshot.plan.stages[plan.stage].devices)
     by_node: dict[int, list[DeviceId]] = {}
     for device in sorted(snapshot.usable, key=lambda d: (d not in held, d)):
@@ -178,16 +193,16 @@ def place(snapshot: Snapshot, plan: StagePlan) -> StagePlan:
         for device in by_node[node][: len(by_node[node]) // plan.layout.tp * plan.layout.tp]
     ]
     rest = [device for device in snapshot.usable if device not in whole]
-    devices = [*whole, *rest][: len(plan.devices)]
-    device_of = {endpoint: device for device, endpoint in snapshot.endpoint_of.items()}
-    layout, node_of = plan.layout, snapshot.node_of
-    current, state = snapshot.emus[plan.stage], snapshot.states[plan.stage]
-    arranged = arrange(current, plan.stage, layout, plan.dp, devices, device_of, node_of, plan.micro_batch)
-    placed = most_resident(arranged, current, state, device_of, node_of)
-    if len(whole) >= len(devices) and _crosses_nodes(placed, node_of):
-        # Residency would tear a TP group apart: whole groups node by node instead, which the search has counted.
-        return replace(placed, devices=tuple(sorted(whole[: len(devices)], key=lambda d: (node_of[d], d))))
-    return placed
+    return [*whole, *rest][: len(plan.devices)]
+
+
+def _seats(snapshot: Snapshot, choice: Choice) -> dict[str, tuple[DeviceId, ...]]:
+    """The devices of a choice that says where its model-stages lie: as many as can be stay where they are."""
+    position = {device: at for at, device in enumerate(snapshot.usable)}
+    held = {name: {position[d] for d in plan.devices if d in position} for name, plan in snapshot.plan.stages.items()}
+    places = {c.plan.stage: c.plan.devices for c in choice.chosen}
+    seats = settled(places, [snapshot.node_of[device] for device in snapshot.usable], held)
+    return {stage: tuple(snapshot.usable[at] for at in positions) for stage, positions in seats.items()}
 
 
 def _crosses_nodes(plan: StagePlan, node_of: Mapping[DeviceId, int]) -> bool:

@@ -5,12 +5,14 @@ Written from the paper and the design, not from the code. It shares with the sea
     TP a power of two that divides the heads, kv heads divide TP or the reverse; all TP groups fit inside nodes
     PP a power of two, at most the layers; 1 for the model-stage that generates      DP divides the batch
     tp * pp * dp within the pool
-    the first device carries all: sum of states + the largest live <= capacity * (1 - headroom), of the worst ranks
+    each device: sum of the states that it hosts + their largest live <= capacity * (1 - headroom), of the worst ranks
+    model-stages run one after the other: L_step is their sum and the weight sync, wherever they lie
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,8 +20,10 @@ from dataclasses import dataclass
 from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
 from nereus.planner import candidates as room
+from nereus.planner.problem import Pool, Problem, Rows, Stage, Tenant
 from nereus.planner.request import SearchRequest
 from nereus.spec.stages import ACTOR_TRAINING
+from tests.planner.exhaustive import brute_force_plans
 
 Shape = tuple[tuple[str, int, int, int], ...]
 """(model-stage, tp, pp, dp) of all model-stages."""
@@ -53,18 +57,33 @@ def raw_candidates(request: SearchRequest, stage: str) -> list[Raw]:
     return [_raw(request, plan) for plan in plans]
 
 
-def brute_force(request: SearchRequest) -> list[Best]:
-    """The fastest feasible plan of every shape, fastest first."""
-    room_bytes = request.capacity_bytes * (1 - request.headroom)
-    found: dict[Shape, float] = {}
-    for chosen in itertools.product(*(raw_candidates(request, stage) for stage in sorted(request.states))):
-        if sum(raw.state for raw in chosen) + max(raw.live for raw in chosen) > room_bytes:
-            continue
-        replicas = next(raw.plan.dp for raw in chosen if raw.plan.stage == request.generates)
-        seconds = sum(raw.seconds for raw in chosen) + request.cost.sync_seconds(replicas)
-        shape = shape_of(tuple(raw.plan for raw in chosen))
-        found[shape] = min(found.get(shape, seconds), seconds)
-    return sorted((Best(seconds, shape) for shape, seconds in found.items()), key=lambda best: best.seconds)
+def brute_force(request: SearchRequest, top: int) -> list[Best]:
+    """The fastest feasible plan of the `top` best shapes, fastest first, wherever the model-stages lie."""
+    names = sorted(request.states)
+    tables = [raw_candidates(request, name) for name in names]
+    shapes = [sorted({(raw.plan.layout.tp, raw.plan.layout.pp) for raw in table}) for table in tables]
+    tenants = []
+    for name, table, classes in zip(names, tables, shapes, strict=True):
+        rows = []
+        for raw in table:
+            sync = request.cost.sync_seconds(raw.plan.dp) if name == request.generates else 0.0
+            tp, pp = raw.plan.layout.tp, raw.plan.layout.pp
+            rows.append(([raw.seconds + sync], tp * pp * raw.plan.dp, raw.state, raw.live, tp, classes.index((tp, pp))))
+        seconds, *columns = (list(column) for column in zip(*rows, strict=True))
+        tenants.append(Tenant(name, (Stage.TRAINING,), Rows.of([s[0] for s in seconds], *columns)))
+    sizes = list(Counter(request.node_of[device] for device in request.devices).values())
+    pool = Pool.of(sizes, request.capacity_bytes * (1 - request.headroom))
+    found = brute_force_plans(Problem(tuple(tenants), pool, overlaps=False), top)
+    return [
+        Best(
+            seconds,
+            tuple(
+                (name, *classes[layout], n // math.prod(classes[layout]))
+                for name, classes, (layout, n) in zip(names, shapes, shape, strict=True)
+            ),
+        )
+        for seconds, shape in found
+    ]
 
 
 def _legal_plans(request: SearchRequest, stage: str) -> Iterator[StagePlan]:

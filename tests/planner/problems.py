@@ -34,7 +34,7 @@ DEVICE_FLOPS = 4.5e9
 POOLS = ((1, 1), (2,), (3,), (4,), (2, 2), (4, 2), (5,), (3, 3), (6,), (4, 3), (4, 4), (8,))
 """Devices per node."""
 
-TIGHTNESS = (0.3, 0.5, 0.75, 1.5)
+TIGHTNESS = (0.1, 0.3, 0.5, 0.75, 1.5)
 """Capacity as a share of what the hungriest combination needs: some problems have no plan, some have all."""
 
 

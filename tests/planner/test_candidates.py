@@ -1,4 +1,4 @@
-"""The candidates of one model-stage: exactly the legal ones, and a frontier that drops only what is dominated."""
+"""The candidates of one model-stage: exactly the legal ones that fit alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from nereus.cost.batch import Batch
 from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
-from nereus.planner.candidates import Candidate, candidates, frontier
+from nereus.planner.candidates import candidates
 from nereus.planner.request import SearchRequest
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES
 from tests.planner.oracle import raw_candidates
-from tests.planner.problems import QUICKSTART, random_request, real_request
+from tests.planner.problems import QUICKSTART, real_request
 
 POOLS = [(1,), (3,), (4, 2), (4, 4)]
 
@@ -21,10 +21,6 @@ POOLS = [(1,), (3,), (4, 2), (4, 4)]
 def degrees_of(request: SearchRequest, stage: str) -> set[tuple[int, int, int, int]]:
     plans = [candidate.plan for candidate in candidates(request, stage)]
     return {(plan.layout.tp, plan.layout.pp, plan.dp, plan.micro_batch) for plan in plans}
-
-
-def make_candidate(seconds: float, num_devices: int, state: int, live: int) -> Candidate:
-    return Candidate(StagePlan(ACTOR_TRAINING, Layout(), num_devices, tuple(range(num_devices))), seconds, state, live)
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -84,27 +80,3 @@ def test_candidates_come_fastest_first_and_in_the_same_order_each_time() -> None
     first, second = (candidates(real_request((4, 4)), ACTOR_TRAINING) for _ in range(2))
     assert [c.seconds for c in first] == sorted(c.seconds for c in first)
     assert first == second
-
-
-@pytest.mark.parametrize("axis", range(4))
-def test_candidate_that_is_worse_in_any_respect_does_not_dominate(axis: int) -> None:
-    values = [2.0, 2, 2, 2]
-    better = make_candidate(*values)  # type: ignore[arg-type]
-    values[axis] = 1
-    other = make_candidate(*values)  # type: ignore[arg-type]
-    assert other.dominates(better)
-    assert not better.dominates(other)
-
-
-def test_frontier_keeps_exactly_what_no_other_candidate_dominates(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(40):
-        request = random_request(seed, monkeypatch)
-        for stage in request.states:
-            found = candidates(request, stage)
-            kept = frontier(found)
-            measures = {(c.seconds, c.num_devices, c.state_bytes, c.live_bytes) for c in found}
-            minimal = {
-                m for m in measures if not any(o != m and all(a <= b for a, b in zip(o, m, strict=True)) for o in measures)
-            }
-            assert {(c.seconds, c.num_devices, c.state_bytes, c.live_bytes) for c in kept} == minimal
-            assert len(kept) == len(minimal)

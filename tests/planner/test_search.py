@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,10 +14,10 @@ from nereus.layout.layout import Layout
 from nereus.planner.request import SearchRequest
 from nereus.planner.search import Choice, search
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES
-from tests.planner.oracle import Best, brute_force, shape_of
+from tests.planner.oracle import brute_force
 from tests.planner.problems import nodes_of, random_request, real_request
 
-SEEDS = range(100)
+SEEDS = range(60)
 MIB = 1 << 20
 TIGHT_BYTES = (1_200_000, 4 * MIB, 7 * MIB, 10 * MIB, 64 * MIB)
 """From what admits no plan of the quickstart's model to what admits all."""
@@ -30,22 +30,30 @@ def best_seconds(request: SearchRequest) -> float:
     return next((choice.seconds for choice in search(request)), float("inf"))
 
 
-def assert_valid(request: SearchRequest, choice: Choice, optima: Sequence[Best]) -> None:
-    """A choice is in the brute-force list with the seconds of its shape, and fits."""
-    by_shape = {best.shape: best.seconds for best in optima}
-    assert choice.seconds == pytest.approx(by_shape[shape_of(tuple(c.plan for c in choice.chosen))])
-    assert choice.peak_bytes == sum(c.state_bytes for c in choice.chosen) + max(c.live_bytes for c in choice.chosen)
-    assert choice.peak_bytes <= request.capacity_bytes * (1 - request.headroom)
+def assert_valid(request: SearchRequest, choice: Choice) -> None:
+    """A choice fits, on its own positions or wherever its model-stages are put."""
+    together = sum(c.state_bytes for c in choice.chosen) + max(c.live_bytes for c in choice.chosen)
+    room = request.capacity_bytes * (1 - request.headroom)
+    assert choice.placed == (together > room)
+    assert choice.peak_bytes <= room
+    fullest = 0
+    for position in range(len(request.devices)):
+        here = [c for c in choice.chosen if position in c.plan.devices]
+        fullest = max(fullest, sum(c.state_bytes for c in here) + max((c.live_bytes for c in here), default=0))
+    assert choice.peak_bytes == (fullest if choice.placed else together)
 
 
 def assert_best(request: SearchRequest, top: int) -> int:
-    """The search returns the `top` best shapes, ties in any order. Returns how many plans there are."""
-    optima = brute_force(request)
+    """The search returns the `top` best shapes, ties in any order. Returns how many plans there are, up to `top`."""
+    optima = brute_force(request, top)
     choices = search(request, top)
-    assert [choice.seconds for choice in choices] == pytest.approx([best.seconds for best in optima[:top]])
+    assert [choice.seconds for choice in choices] == pytest.approx([best.seconds for best in optima])
     assert len({choice.shape for choice in choices}) == len(choices)
     for choice in choices:
-        assert_valid(request, choice, optima)
+        assert_valid(request, choice)
+        own = sum(c.seconds for c in choice.chosen)
+        replicas = next(c.plan.dp for c in choice.chosen if c.plan.stage == request.generates)
+        assert choice.seconds == pytest.approx(own + request.cost.sync_seconds(replicas))
     return len(optima)
 
 
@@ -54,12 +62,12 @@ def assert_best(request: SearchRequest, top: int) -> int:
 
 def test_search_finds_the_optimum_of_random_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = [assert_best(random_request(seed, monkeypatch), top=1) for seed in SEEDS]
-    assert counts.count(0) > len(SEEDS) // 10, "some problems have no plan"
-    assert sum(count > 0 for count in counts) > len(SEEDS) // 2
+    assert counts.count(0) > len(SEEDS) // 20, "some problems have no plan"
+    assert sum(counts) > len(SEEDS) // 2
 
 
 def test_search_finds_the_optimum_where_the_weight_sync_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in SEEDS:
+    for seed in SEEDS[:30]:
         assert_best(random_request(seed, monkeypatch, sync_s=3), top=1)
 
 

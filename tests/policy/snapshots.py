@@ -74,6 +74,11 @@ SNAPSHOTS = {
     "the second node leaves": snapshot_of({**everywhere("dp8"), ACTOR_TRAINING: "tp2 dp4"}, usable=(0, 1, 2, 3)),
     "two of each node leave": snapshot_of({**everywhere("dp8"), ACTOR_TRAINING: "tp2 pp2 dp2"}, usable=(0, 1, 4, 5)),
     "memory is tight": snapshot_of({**everywhere("dp4"), ACTOR_TRAINING: "dp4"}, capacity_bytes=16 * MIB),
+    "model-stages fit only apart": snapshot_of(
+        {**everywhere("dp4"), ACTOR_TRAINING: "tp2 pp2"},
+        devices={REFERENCE_INFERENCE: (4, 5, 6, 7)},
+        capacity_bytes=5 * MIB,
+    ),
     "what is used leaves": snapshot_of(
         {ACTOR_GENERATION: "dp4", REFERENCE_INFERENCE: "tp2 dp2", ACTOR_TRAINING: "tp2 pp2"}, usable=(4, 5, 6, 7)
     ),

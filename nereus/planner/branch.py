@@ -1,0 +1,148 @@
+"""Depth-first branch and bound over the tenants, a block of partial plans at a time.
+
+    block of partial plans  x  rows of the next tenant
+        -> bounds (budgets, memory of the pool)  -> pairs  -> dominance where latency is free  -> certificates
+        -> sorted by bound, cut into blocks, small ones first so that a good plan is found early  -> the next tenant
+    whole plans, fastest first  -> placement
+
+Every step works on arrays over the block, so that a tree of thousands of partial plans costs a few dozen array operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nereus.planner.budget import Budget
+from nereus.planner.certificate import Needs, may_fit
+from nereus.planner.found import Best, Report, Solution
+from nereus.planner.overlap import OverlapSet, Pair, swapped
+from nereus.planner.pairs import LatencyAside, Pairs, rows_of
+from nereus.planner.placing import Placing
+from nereus.planner.problem import Bools, Floats, Ints, Problem, Rows, Stage
+
+FIRST_BLOCK, BLOCK_GROWTH, LARGEST_BLOCK = 1, 16, 256
+"""Partial plans of the first block of a level, by what blocks grow, and the most: memory stays at a few megabytes."""
+
+
+class Tree:
+    """The search over the rows that are left of every tenant."""
+
+    def __init__(
+        self, problem: Problem, rows: Sequence[Rows], pairs_of_twins: Sequence[Pair], best: Best, report: Report
+    ) -> None:
+        self.problem, self.rows, self.best, self.report = problem, rows, best, report
+        self.order = decision_order(problem)
+        self.budget = Budget(problem, rows)
+        self.pairs = Pairs(problem, rows)
+        self.placing = Placing(problem, rows, report)
+        self.twins = pairs_of_twins
+        self.latency_aside = [LatencyAside(problem, i, rows) for i in range(len(rows))] if best.top == 1 else None
+        self.least = [
+            (table.num_devices.min(), table.resident_bytes.min(), table.active_bytes.min(), table.quantum.min())
+            for table in rows
+        ]
+
+    def search(self, overlap: OverlapSet) -> None:
+        """Look for all wanted plans of one overlap set."""
+        self._grow(overlap, np.zeros((1, 0), np.int64))
+
+    def _grow(self, overlap: OverlapSet, decided: Ints) -> None:
+        level = decided.shape[1]
+        tenant = self.order[level]
+        self.report.tree_nodes += len(decided)
+        columns = rows_of(decided, self.order)
+        lower = self.budget.children(overlap, columns, tenant)
+        shape = (len(decided), len(self.rows[tenant]))
+        seconds = np.broadcast_to(lower.seconds, shape)
+        wanted = seconds < self.best.bound
+        for other, column in columns.items():
+            wanted = wanted & self.pairs.possible(overlap, other, column, tenant)
+            if self._mirrors(overlap, tenant, other):
+                wanted = wanted & (np.arange(shape[1])[None, :] >= column[:, None])
+        if self.latency_aside is not None and level + 1 < len(self.order) and wanted.any():
+            floors = [lower.others[stage] for stage in self.problem.tenants[tenant].stages]
+            wanted = wanted & ~self.latency_aside[tenant].dominated(floors, wanted)
+        plans, added = np.nonzero(wanted)
+        grown = np.column_stack([decided[plans], added])
+        bounds = seconds[plans, added]
+        if level:
+            kept = self._may_fit(overlap, grown)
+            grown, bounds = grown[kept], bounds[kept]
+        order = np.argsort(bounds, kind="stable")
+        grown, bounds = grown[order], bounds[order]
+        if level + 1 == len(self.order):
+            self._place(overlap, grown, bounds)
+        else:
+            self._descend(overlap, grown, bounds)
+
+    def _descend(self, overlap: OverlapSet, grown: Ints, bounds: Floats) -> None:
+        """Go on with partial plans, the best ones first."""
+        start, size = 0, FIRST_BLOCK if self.best.worst == np.inf else FIRST_BLOCK * BLOCK_GROWTH
+        while start < len(grown) and bounds[start] < self.best.bound:
+            block = slice(start, start + size)
+            below = bounds[block] < self.best.bound
+            self._grow(overlap, grown[block][below])
+            start, size = start + size, min(size * BLOCK_GROWTH, LARGEST_BLOCK)
+
+    def _place(self, overlap: OverlapSet, grown: Ints, bounds: Floats) -> None:
+        """Place whole plans, fastest first."""
+        columns = np.empty_like(grown)
+        columns[:, self.order] = grown
+        for chosen, seconds in zip(columns, bounds, strict=True):
+            if seconds >= self.best.bound:
+                return
+            shape = tuple((int(t.layout[r]), int(t.num_devices[r])) for t, r in zip(self.rows, chosen, strict=True))
+            if not self.best.wants(float(seconds), shape):
+                continue
+            placement = self.placing.place(overlap, tuple(int(row) for row in chosen))
+            if placement is not None:
+                rows = tuple(int(table.index[row]) for table, row in zip(self.rows, chosen, strict=True))
+                self.best.add(Solution(float(seconds), rows, shape, placement))
+
+    def _may_fit(self, overlap: OverlapSet, grown: Ints) -> Bools:
+        """(plans,) Which partial plans no certificate refutes."""
+        kept = np.ones(len(grown), bool)
+        if not len(grown):
+            return kept
+        pool = self.problem.pool
+        columns = rows_of(grown, self.order)
+        needs, kinds = self._needs(columns, len(grown))
+        for kind in range(len(pool.capacity_bytes)):
+            of_kind = needs if len(pool.capacity_bytes) == 1 else needs.only(kinds == kind)
+            kept &= may_fit(of_kind, overlap.apart, pool, kind)
+        return kept
+
+    def _needs(self, columns: dict[int, Ints], count: int) -> tuple[Needs, Ints]:
+        """What decided tenants need, and undecided ones at least; and their kinds, -1 where that is open."""
+        shape = (len(self.rows), count)
+        devices, quantum, kinds = np.empty(shape, np.int64), np.empty(shape, np.int64), np.full(shape, -1)
+        resident, active = np.empty(shape), np.empty(shape)
+        for i, table in enumerate(self.rows):
+            if i in columns:
+                at = columns[i]
+                devices[i], resident[i] = table.num_devices[at], table.resident_bytes[at]
+                active[i], quantum[i], kinds[i] = table.active_bytes[at], table.quantum[at], table.kind[at]
+            else:
+                devices[i], resident[i], active[i], quantum[i] = self.least[i]
+        return Needs(devices, resident, active, quantum), kinds
+
+    def _mirrors(self, overlap: OverlapSet, tenant: int, other: int) -> bool:
+        """Whether plans with these two swapped are the same plan: then one order of their rows is enough."""
+        pair = (min(tenant, other), max(tenant, other))
+        return pair in self.twins and swapped(overlap.shared, *pair) == tuple(sorted(overlap.shared))
+
+
+def decision_order(problem: Problem) -> list[int]:
+    """Which tenant is decided when: several roles first, then training, generation, inference.
+
+    In asynchronous execution generation is first: how many devices it takes decides most of the rest.
+    """
+
+    def key(tenant: int) -> tuple[bool, bool, int, int, int]:
+        stages = problem.tenants[tenant].stages
+        generates = problem.asynchronous and Stage.GENERATION in stages
+        return not generates, stages == (Stage.INFERENCE,), -len(stages), -max(stages), tenant
+
+    return sorted(range(len(problem.tenants)), key=key)

@@ -1,0 +1,113 @@
+"""Proofs that some candidates cannot be placed together, without placing them.
+
+A device hosts a pattern, a set of tenants that fit its memory together and may share. For whole weights y per tenant
+
+    sum of y * n  <=  sum over nodes of min(devices * heaviest pattern, sum of y * floor(devices / q) * q)
+
+holds for every placement, so a set of candidates that breaks it for some y has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from nereus.planner.overlap import Pair
+from nereus.planner.problem import Bools, Floats, Ints, Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What tenants need, in many combinations at once: (tenants, combinations) in every column.
+
+    A tenant that is not decided yet has the smallest values of its rows; one that needs no devices limits nothing.
+    """
+
+    num_devices: Ints
+    resident_bytes: Floats
+    active_bytes: Floats
+    quantum: Ints
+
+    def only(self, which: Bools) -> Needs:
+        """The tenants of one device kind; the others need nothing here. `which` has the shape of the columns."""
+        return Needs(
+            np.where(which, self.num_devices, 0),
+            np.where(which, self.resident_bytes, 0.0),
+            np.where(which, self.active_bytes, 0.0),
+            np.where(which, self.quantum, 1),
+        )
+
+
+def may_fit(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int) -> Bools:
+    """(combinations,) False where weights of 0 and 1 prove that a combination has no placement on the nodes of a kind."""
+    return _may_fit(needs, apart, pool, kind, _weights(len(needs.num_devices), most=1))
+
+
+def may_fit_finely(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int) -> Bools:
+    """The same with weights of 0, 1 and 2: for the few combinations that are about to be placed."""
+    return _may_fit(needs, apart, pool, kind, _weights(len(needs.num_devices), most=2))
+
+
+def _may_fit(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int, weights: _Weights) -> Bools:
+    fits = fitting_patterns(needs, apart, pool.capacity_bytes[kind])
+    sizes = pool.sizes_of_kind[kind]
+    room = np.zeros((len(weights.values), needs.num_devices.shape[1]))
+    for size, nodes in sizes.items():
+        possible = fits
+        if len(sizes) > 1:
+            possible = fits & (weights.members @ (needs.quantum > size) == 0)
+        # Patterns come first, so that the maximum runs over whole rows.
+        heaviest = (weights.loads[:, :, None] * possible[:, None, :]).max(0)
+        whole = weights.values @ (size // needs.quantum * needs.quantum).astype(np.float64)
+        room += nodes * np.minimum(size * heaviest.astype(np.float64), whole)
+    return np.asarray((weights.values @ needs.num_devices.astype(np.float64) <= room).all(0))
+
+
+def fitting_patterns(needs: Needs, apart: frozenset[Pair], capacity: float) -> Bools:
+    """(patterns, combinations) Which sets of tenants one device can host."""
+    num_tenants, count = needs.num_devices.shape
+    active = np.zeros((1 << num_tenants, count))
+    for tenant, column in enumerate(needs.active_bytes):
+        bit = 1 << tenant
+        np.maximum(active[:bit], column, out=active[bit : 2 * bit])
+    resident = _weights(num_tenants, most=1).members.astype(np.float64) @ needs.resident_bytes
+    fits = (resident + active <= capacity) & ~_barred(num_tenants, apart)[:, None]
+    fits[0] = True
+    return np.asarray(fits)
+
+
+def allowed_patterns(
+    needs: Needs, of_kind: tuple[bool, ...], apart: frozenset[Pair], capacity_bytes: float
+) -> tuple[bool, ...]:
+    """By pattern, whether one device of a kind can host it, for the first combination and its tenants of that kind."""
+    foreign = _weights(len(of_kind), most=1).members[:, ~np.array(of_kind)].any(1)
+    allowed = fitting_patterns(needs, apart, capacity_bytes)[:, 0] & ~foreign
+    return tuple(allowed.tolist())
+
+
+@cache
+def _barred(num_tenants: int, apart: frozenset[Pair]) -> Bools:
+    """(patterns,) Which patterns have two tenants that must be apart."""
+    pairs = [1 << a | 1 << b for a, b in apart]
+    return np.array([any(pattern & pair == pair for pair in pairs) for pattern in range(1 << num_tenants)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    members: npt.NDArray[np.int8]
+    """(patterns, tenants) 1 where a pattern has a tenant."""
+    values: Floats
+    """(weights, tenants)"""
+    loads: npt.NDArray[np.int8]
+    """(patterns, weights) What a pattern weighs."""
+
+
+@cache
+def _weights(num_tenants: int, most: int) -> _Weights:
+    members = np.array([[pattern >> tenant & 1 for tenant in range(num_tenants)] for pattern in range(1 << num_tenants)])
+    values = np.array([w for w in product(range(most + 1), repeat=num_tenants) if any(w)])
+    return _Weights(members.astype(np.int8), values.astype(np.float64), (members @ values.T).astype(np.int8))

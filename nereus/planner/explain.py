@@ -1,0 +1,111 @@
+"""Why not another plan: what is in the way of each tenant's faster candidates, and where runners-up lose their time.
+
+memory    on the devices that are left it doesn't fit beside the others
+budget    there are not enough devices for what must run at the same time, so something would have to wait
+latency   it fits, and the step takes longer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from nereus.planner.found import Solution
+from nereus.planner.problem import Pool, Problem, Rows
+from nereus.planner.solve import solve
+
+UNLIMITED_BYTES = 2.0**60
+"""More memory than any device has: what is still in the way then is not memory."""
+
+
+class Why(StrEnum):
+    """What a plan lost by."""
+
+    MEMORY = "memory"
+    BUDGET = "budget"
+    LATENCY = "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why one alternative was not chosen."""
+
+    tenant: str
+    """In which it differs the most."""
+    row: int
+    """Its candidate there, in the tenant's table."""
+    code: Why
+    seconds: float
+    """What the alternative loses in a step (latency), or would save if nothing were in its way."""
+    sentence: str
+
+
+def why_slower(problem: Problem, best: Solution, other: Solution) -> Reason:
+    """Where a runner-up loses: the tenant whose latency is further above the best plan's than any other's."""
+    gaps = []
+    for i, tenant in enumerate(problem.tenants):
+        mine, theirs = (float(tenant.rows.seconds[:, solution.rows[i]].sum()) for solution in (best, other))
+        gaps.append((theirs - mine, -i))
+    gap, at = max(gaps)
+    tenant, row = problem.tenants[-at], other.rows[-at]
+    lost = other.step_seconds - best.step_seconds
+    where = f"{tenant.name} takes {gap:.3g} s longer" if gap > 0 else "model-stages wait for each other or for a dearer sync"
+    return Reason(tenant.name, row, Why.LATENCY, lost, f"{lost:.3g} s per step slower: {where}")
+
+
+def why_not_faster(problem: Problem, best: Solution) -> tuple[Reason, ...]:
+    """For each tenant with a faster candidate that would help: what keeps the fastest one out of the best plan."""
+    reasons = []
+    for i, tenant in enumerate(problem.tenants):
+        seconds = tenant.rows.seconds.sum(0)
+        fastest = int(np.argmin(seconds))
+        if seconds[fastest] < seconds[best.rows[i]]:
+            reason = _in_the_way(problem, best, i, fastest)
+            if reason is not None:
+                reasons.append(reason)
+    return tuple(reasons)
+
+
+def _in_the_way(problem: Problem, best: Solution, tenant: int, row: int) -> Reason | None:
+    """Why the best plan with one other row is not better; None if the row would not help whatever the pool."""
+    rows = [row if i == tenant else chosen for i, chosen in enumerate(best.rows)]
+    fixed = [t.rows.take(t.rows.index == chosen) for t, chosen in zip(problem.tenants, rows, strict=True)]
+    name, pool = problem.tenants[tenant].name, problem.pool
+    own = fixed[tenant]
+    without_limits = _step_seconds(problem, fixed, Pool(pool.nodes, (UNLIMITED_BYTES,) * len(pool.capacity_bytes)))
+    ideal = _ideal_seconds(problem, fixed)
+    if ideal >= best.step_seconds:
+        return None
+    faster = f"{name} on {own.num_devices[0]} devices would save {best.step_seconds - ideal:.3g} s per step, but "
+    if without_limits >= best.step_seconds:
+        saved = best.step_seconds - ideal
+        needed = int(sum(table.num_devices[0] for table in fixed))
+        sentence = f"the pool has {pool.num_devices} devices, and all model-stages side by side need {needed}"
+        return Reason(name, row, Why.BUDGET, saved, faster + sentence)
+    full, capacity = own.resident_bytes[0] + own.active_bytes[0], pool.capacity_bytes[int(own.kind[0])]
+    beside = "alone" if full > capacity else "beside the others"
+    sentence = f"it needs {full / 1e9:.3g} GB of {capacity / 1e9:.3g} GB on each device and doesn't fit {beside}"
+    return Reason(name, row, Why.MEMORY, best.step_seconds - without_limits, faster + sentence)
+
+
+def _step_seconds(problem: Problem, fixed: Sequence[Rows], pool: Pool) -> float:
+    """L_step of the only plan of fixed rows on a pool; infinite where it can't be placed."""
+    tenants = tuple(replace(t, rows=rows) for t, rows in zip(problem.tenants, fixed, strict=True))
+    found, _ = solve(Problem(tenants, pool, problem.edges, problem.asynchronous, problem.overlaps))
+    return found[0].step_seconds if found else float("inf")
+
+
+def _ideal_seconds(problem: Problem, fixed: Sequence[Rows]) -> float:
+    """L_step of fixed rows if every tenant had devices of its own."""
+    sizes, kinds = [], []
+    for rows in fixed:
+        sizes.append(int(rows.num_devices[0]))
+        kinds.append(int(rows.kind[0]))
+    roomy = Pool.of(sizes, (UNLIMITED_BYTES,) * len(problem.pool.capacity_bytes), kinds)
+    loose = [replace(rows, quantum=np.ones_like(rows.quantum)) for rows in fixed]
+    tenants = tuple(replace(t, rows=rows, devices=None) for t, rows in zip(problem.tenants, loose, strict=True))
+    found, _ = solve(Problem(tenants, roomy, problem.edges, problem.asynchronous, problem.overlaps))
+    return found[0].step_seconds

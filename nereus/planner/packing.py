@@ -1,0 +1,136 @@
+"""The placement of candidates decided exactly, as an integer program over patterns (`scipy.optimize.milp`, HiGHS).
+
+Unknown: for each node, how many devices host each pattern. A tenant's devices add up to what its candidate needs, in each
+node to a multiple of its quantum. Exact for pools of few nodes; above, nodes are cut into units of the largest quantum and
+put together, which finds placements and refutes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nereus.planner.placement import Item, NodeState, Placement
+from nereus.planner.problem import Floats
+
+MOST_NODES = 12
+"""Nodes that are told apart; the program grows with them, and on larger pools `fill` has found a placement each time."""
+
+
+def relaxation_feasible(items: Sequence[Item], states: Placement, allowed: Sequence[bool]) -> bool:
+    """Whether the candidates fit if devices could be cut up and nodes were one: False proves that there is no placement."""
+    patterns = _patterns(items, states, allowed)
+    pools = _pinned_totals(states)
+    return _solve(_program(items, [pools], patterns, quanta=False), whole=False) is not None
+
+
+def pack(items: Sequence[Item], states: Placement, allowed: Sequence[bool]) -> Placement | None:
+    """A placement, or None; for at most `MOST_NODES` nodes None is a proof that there is none."""
+    patterns = _patterns(items, states, allowed)
+    if len(states) <= MOST_NODES:
+        return _read(_solve(_program(items, [dict(state) for state in states], patterns, quanta=True)), states, patterns)
+    return _pack_units(items, states, patterns)
+
+
+def _pack_units(items: Sequence[Item], states: Placement, patterns: list[int]) -> Placement | None:
+    """Placement in units of the largest quantum: a unit hosts one pattern as a whole."""
+    unit = max(item.quantum for item in items)
+    if any(item.num_devices % unit or unit % item.quantum for item in items):
+        return None
+    totals: dict[int, int] = {}
+    for state in states:
+        for pattern, count in state:
+            totals[pattern] = totals.get(pattern, 0) + count // unit
+    counts = [Item(item.bit, item.num_devices // unit, 1) for item in items]
+    solved = _solve(_program(counts, [totals], patterns, quanta=False))
+    if solved is None:
+        return None
+    left = {pattern: round(x) for pattern, x in zip(patterns, solved, strict=False)}
+    bits = sum(item.bit for item in items)
+    return tuple(_take_units(state, unit, left, bits) for state in states)
+
+
+def _take_units(state: NodeState, unit: int, left: dict[int, int], bits: int) -> NodeState:
+    """The patterns that the units of one node host, taken off what is left to host."""
+    found: dict[int, int] = {}
+    for base, count in state:
+        units = count // unit
+        for pattern in [p for p in left if p & ~bits == base]:
+            taken = min(units, left[pattern])
+            left[pattern] -= taken
+            units -= taken
+            if taken:
+                found[pattern] = found.get(pattern, 0) + taken * unit
+        idle = count - count // unit * unit + units * unit
+        if idle:
+            found[base] = found.get(base, 0) + idle
+    return tuple(sorted(found.items()))
+
+
+def _patterns(items: Sequence[Item], states: Placement, allowed: Sequence[bool]) -> list[int]:
+    """Patterns that a device can host: sets of the items on top of what pinned tenants are there."""
+    bits = sum(item.bit for item in items)
+    bases = sorted({pattern for state in states for pattern, _ in state})
+    return [mask for mask in range(len(allowed)) if allowed[mask] and mask & ~bits in bases]
+
+
+def _pinned_totals(states: Placement) -> dict[int, int]:
+    totals: dict[int, int] = {}
+    for state in states:
+        for pattern, count in state:
+            totals[pattern] = totals.get(pattern, 0) + count
+    return totals
+
+
+def _program(
+    items: Sequence[Item], nodes: Sequence[dict[int, int]], patterns: list[int], *, quanta: bool
+) -> tuple[Floats, Floats]:
+    """Equations: matrix and right-hand side over (node, pattern) counts, then (node, item) numbers of quanta."""
+    bits = sum(item.bit for item in items)
+    width = len(patterns)
+    columns = len(nodes) * (width + (len(items) if quanta else 0))
+    matrix, right = [], []
+    totals = np.zeros((len(items), columns))
+    for at, node in enumerate(nodes):
+        span = slice(at * width, (at + 1) * width)
+        for base in sorted({pattern & ~bits for pattern in patterns}):
+            row = np.zeros(columns)
+            row[span] = [pattern & ~bits == base for pattern in patterns]
+            matrix.append(row)
+            right.append(node.get(base, 0))
+        for number, item in enumerate(items):
+            hosting = [bool(pattern & item.bit) for pattern in patterns]
+            totals[number, span] = hosting
+            if quanta:
+                row = np.zeros(columns)
+                row[span] = hosting
+                row[len(nodes) * width + at * len(items) + number] = -item.quantum
+                matrix.append(row)
+                right.append(0)
+    return np.array([*matrix, *totals]), np.array([*right, *(item.num_devices for item in items)], np.float64)
+
+
+def _solve(program: tuple[Floats, Floats], *, whole: bool = True) -> Floats | None:
+    """Some solution in non-negative (whole) numbers, or None."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # costs a quarter of a second, and is seldom needed
+
+    matrix, right = program
+    columns = matrix.shape[1]
+    found = milp(
+        np.zeros(columns),
+        constraints=LinearConstraint(matrix, right, right),
+        bounds=Bounds(0, np.inf),
+        integrality=np.full(columns, int(whole)),
+    )
+    return np.asarray(found.x) if found.status == 0 else None
+
+
+def _read(solved: Floats | None, states: Placement, patterns: list[int]) -> Placement | None:
+    if solved is None:
+        return None
+    width = len(patterns)
+    counts = [[round(x) for x in solved[at * width : (at + 1) * width]] for at in range(len(states))]
+    return tuple(
+        tuple((pattern, count) for pattern, count in zip(patterns, of_node, strict=True) if count) for of_node in counts
+    )

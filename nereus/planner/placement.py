@@ -1,0 +1,149 @@
+"""Where candidates go: for each node, how many devices host each pattern of tenants.
+
+Devices of a node are alike, so a node is a list of (pattern, devices), and equal nodes are counted, not listed: no loop is
+over devices. Tenants go in one by one, coarse quanta first, filling whole nodes of one state and at most one node partly,
+stacked on the tenants that are there or spread away from them. Where this finds nothing, `packing` decides exactly.
+
+    {node state: nodes}  --tenant-->  {node state: nodes}  -> ...  -> Placement: patterns per node of the pool
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import TypeAlias
+
+from nereus.planner.problem import Node
+
+NodeState: TypeAlias = tuple[tuple[int, int], ...]
+"""(pattern, devices) of one node, by pattern; a pattern is a bit mask of tenants, 0 an idle device."""
+
+Placement: TypeAlias = tuple[NodeState, ...]
+"""A state for every node of a pool, in its order."""
+
+Moves: TypeAlias = tuple[tuple[NodeState, NodeState, int], ...]
+"""Nodes of one state that took another, in order."""
+
+MOST_STEPS = 400
+"""Attempts to put one tenant somewhere before the exact method takes over; a plain placement takes one per tenant."""
+
+MOST_PERMUTED = 4
+"""Up to so many different node states are tried in every order: more would take as long as the exact method."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Item:
+    """A candidate to place."""
+
+    bit: int
+    """1 << tenant."""
+    num_devices: int
+    quantum: int
+
+
+def initial_states(nodes: Sequence[Node], pinned: Mapping[int, Sequence[int]]) -> Placement:
+    """The nodes with only the pinned tenants on them."""
+    hosts: Counter[int] = Counter()
+    for tenant, devices in pinned.items():
+        for device in devices:
+            hosts[device] += 1 << tenant
+    return tuple(tuple(sorted(Counter(hosts[device] for device in node.devices).items())) for node in nodes)
+
+
+def fill(
+    items: Sequence[Item], groups: Mapping[NodeState, int], allowed: Sequence[bool], most_steps: int = MOST_STEPS
+) -> Moves | None:
+    """How to put all items into so many nodes of each state, or None if this way of looking found none: no proof.
+
+    `allowed` says by pattern whether one device can host it.
+    """
+    ordered = sorted(items, key=lambda item: (-item.quantum, -item.num_devices, item.bit))
+    return _put_in(ordered, groups, allowed, iter(range(most_steps)))
+
+
+def _put_in(
+    items: Sequence[Item], groups: Mapping[NodeState, int], allowed: Sequence[bool], steps: Iterator[int]
+) -> Moves | None:
+    """Depth-first over the ways to put in the first item, then the rest."""
+    if not items:
+        return ()
+    if next(steps, None) is None:
+        return None
+    seen = set()
+    for moves in _ways(items[0], groups, allowed):
+        grown = Counter(groups)
+        for old, new, nodes in moves:
+            grown[old] -= nodes
+            grown[new] += nodes
+        after = {state: nodes for state, nodes in sorted(grown.items()) if nodes}
+        key = tuple(after.items())
+        if key in seen:
+            continue
+        seen.add(key)
+        rest = _put_in(items[1:], after, allowed, steps)
+        if rest is not None:
+            return (*moves, *rest)
+    return None
+
+
+def _ways(item: Item, groups: Mapping[NodeState, int], allowed: Sequence[bool]) -> Iterator[Moves]:
+    """Ways to put an item in: nodes in several orders, on the fullest devices of a node first or on the emptiest."""
+    rooms = {
+        state: sum(count for pattern, count in state if allowed[pattern | item.bit]) // item.quantum * item.quantum
+        for state in groups
+    }
+    usable = [state for state in groups if rooms[state]]
+    if sum(groups[state] * rooms[state] for state in usable) < item.num_devices:
+        return
+    orders = [
+        sorted(usable, key=lambda state: (-_load(state), rooms[state], state)),
+        sorted(usable, key=lambda state: (_load(state), -rooms[state], state)),
+    ]
+    if 2 <= len(usable) <= MOST_PERMUTED:
+        orders += [list(order) for order in permutations(usable)]
+    for stacked in (True, False):
+        for order in orders:
+            moves, needed = [], item.num_devices
+            for state in order:
+                full = min(groups[state], needed // rooms[state])
+                needed -= full * rooms[state]
+                part = needed // item.quantum * item.quantum if full < groups[state] else 0
+                needed -= part
+                for devices, nodes in ((rooms[state], full), (part, 1 if part else 0)):
+                    if nodes:
+                        moves.append((state, _with(state, item.bit, devices, allowed, stacked=stacked), nodes))
+            if not needed:
+                yield tuple(moves)
+
+
+def _with(state: NodeState, bit: int, devices: int, allowed: Sequence[bool], *, stacked: bool) -> NodeState:
+    """A node with one more tenant on some of its devices."""
+    sign = -1 if stacked else 1
+    counts: Counter[int] = Counter(dict(state))
+    for pattern, count in sorted(state, key=lambda pair: (sign * pair[0].bit_count(), pair[0])):
+        if allowed[pattern | bit]:
+            taken = min(devices, count)
+            devices -= taken
+            counts[pattern] -= taken
+            counts[pattern | bit] += taken
+    return tuple(sorted((pattern, count) for pattern, count in counts.items() if count))
+
+
+def _load(state: NodeState) -> int:
+    return sum(pattern.bit_count() * count for pattern, count in state)
+
+
+def carried_out(states: Placement, moves: Moves) -> Placement:
+    """The moves carried out on the nodes themselves, the first nodes of each state first."""
+    now = list(states)
+    where: dict[NodeState, list[int]] = {}
+    for at, state in enumerate(now):
+        where.setdefault(state, []).append(at)
+    for old, new, nodes in moves:
+        taken, where[old] = where[old][:nodes], where[old][nodes:]
+        where[new] = sorted(where.get(new, []) + taken)
+        for at in taken:
+            now[at] = new
+    return tuple(now)

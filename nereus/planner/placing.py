@@ -1,0 +1,104 @@
+"""The leaves of the search: a candidate for every tenant, and whether devices can be found for them.
+
+fine certificate  ->  fill (quick)  ->  relaxation  ->  integer program (exact on small pools);  remembered by need
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nereus.planner.certificate import Needs, allowed_patterns, may_fit_finely
+from nereus.planner.found import Report
+from nereus.planner.overlap import OverlapSet, Pair
+from nereus.planner.packing import MOST_NODES, pack, relaxation_feasible
+from nereus.planner.placement import Item, NodeState, Placement, carried_out, fill, initial_states
+from nereus.planner.problem import Problem, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class _OfKind:
+    """The nodes of one device kind before anything but pinned tenants is placed."""
+
+    numbers: tuple[int, ...]
+    states: Placement
+    groups: Mapping[NodeState, int]
+
+    @classmethod
+    def of(cls, problem: Problem, states: Placement, kind: int) -> _OfKind:
+        numbers = tuple(at for at, node in enumerate(problem.pool.nodes) if node.kind == kind)
+        own = tuple(states[at] for at in numbers)
+        return cls(numbers, own, dict(sorted(Counter(own).items())))
+
+
+class Placing:
+    """Finds devices for whole plans."""
+
+    def __init__(self, problem: Problem, rows: Sequence[Rows], report: Report) -> None:
+        self.problem, self.rows, self.report = problem, rows, report
+        self.pinned = {i: t.devices for i, t in enumerate(problem.tenants) if t.devices is not None}
+        states = initial_states(problem.pool.nodes, self.pinned)
+        self.kinds = [_OfKind.of(problem, states, kind) for kind in range(len(problem.pool.capacity_bytes))]
+        self._known: dict[object, Placement | None] = {}
+
+    def place(self, overlap: OverlapSet, chosen: tuple[int, ...]) -> Placement | None:
+        """Devices for a row of every tenant, or None."""
+        self.report.leaves += 1
+        placed: dict[int, NodeState] = {}
+        for kind, nodes in enumerate(self.kinds):
+            of_kind = tuple(int(table.kind[row]) == kind for table, row in zip(self.rows, chosen, strict=True))
+            found = self._on_kind(overlap.apart, chosen, of_kind, kind)
+            if found is None:
+                return None
+            placed.update(zip(nodes.numbers, found, strict=True))
+        return tuple(placed[at] for at in range(len(placed)))
+
+    def _on_kind(
+        self, apart: frozenset[Pair], chosen: tuple[int, ...], of_kind: tuple[bool, ...], kind: int
+    ) -> Placement | None:
+        needs = self._needs(chosen).only(np.array(of_kind)[:, None])
+        allowed = allowed_patterns(needs, of_kind, apart, self.problem.pool.capacity_bytes[kind])
+        columns = (needs.num_devices, needs.quantum)
+        key = (kind, of_kind, *(tuple(column[:, 0].tolist()) for column in columns), allowed)
+        if key not in self._known:
+            self._known[key] = self._look(needs, apart, of_kind, kind, allowed)
+        return self._known[key]
+
+    def _look(
+        self, needs: Needs, apart: frozenset[Pair], of_kind: tuple[bool, ...], kind: int, allowed: tuple[bool, ...]
+    ) -> Placement | None:
+        nodes = self.kinds[kind]
+        if not all(allowed[pattern] for state in nodes.groups for pattern, _ in state):
+            return None
+        items = [
+            Item(1 << i, int(needs.num_devices[i, 0]), int(needs.quantum[i, 0]))
+            for i, here in enumerate(of_kind)
+            if here and i not in self.pinned
+        ]
+        if not items:
+            return nodes.states
+        if not may_fit_finely(needs, apart, self.problem.pool, kind).all():
+            return None
+        moves = fill(items, nodes.groups, allowed)
+        return carried_out(nodes.states, moves) if moves is not None else self._exactly(items, nodes.states, allowed)
+
+    def _exactly(self, items: list[Item], states: Placement, allowed: tuple[bool, ...]) -> Placement | None:
+        self.report.exact_placements += 1
+        if not relaxation_feasible(items, states, allowed):
+            return None
+        found = pack(items, states, allowed)
+        if found is None and len(states) > MOST_NODES:
+            self.report.relaxed_not_placed += 1
+        return found
+
+    def _needs(self, chosen: tuple[int, ...]) -> Needs:
+        pairs = list(zip(self.rows, chosen, strict=True))
+        return Needs(
+            np.array([[table.num_devices[row]] for table, row in pairs]),
+            np.array([[table.resident_bytes[row]] for table, row in pairs]),
+            np.array([[table.active_bytes[row]] for table, row in pairs]),
+            np.array([[table.quantum[row]] for table, row in pairs]),
+        )

@@ -1,0 +1,155 @@
+"""Random plan-search problems of two generators: roofline-like ones and tables of plain numbers; they find different bugs.
+
+All numbers are whole, so that sums are exact and equal plans compare equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from nereus.planner.problem import Edge, Node, Pool, Problem, Rows, Stage, Tenant
+
+WORKFLOWS: dict[int, list[tuple[tuple[str, tuple[Stage, ...]], ...]]] = {
+    2: [(("gen", (Stage.GENERATION,)), ("actor", (Stage.TRAINING,)))],
+    3: [(("gen", (Stage.GENERATION,)), ("ref", (Stage.INFERENCE,)), ("actor", (Stage.TRAINING,)))],
+    4: [
+        (
+            ("gen", (Stage.GENERATION,)),
+            ("ref", (Stage.INFERENCE,)),
+            ("rew", (Stage.INFERENCE,)),
+            ("actor", (Stage.TRAINING,)),
+        ),
+        (
+            ("gen", (Stage.GENERATION,)),
+            ("ref", (Stage.INFERENCE,)),
+            ("actor", (Stage.TRAINING,)),
+            ("critic", (Stage.INFERENCE, Stage.TRAINING)),
+        ),
+    ],
+    5: [
+        (
+            ("gen", (Stage.GENERATION,)),
+            ("ref", (Stage.INFERENCE,)),
+            ("rew", (Stage.INFERENCE,)),
+            ("actor", (Stage.TRAINING,)),
+            ("critic", (Stage.INFERENCE, Stage.TRAINING)),
+        )
+    ],
+}
+"""ReMax and GRPO with fewer models, and PPO with six model-stages on five tenants."""
+
+POOLS = ([8], [4, 4], [8, 4], [4, 4, 4], [8, 3], [4, 4, 2], [6, 6], [8, 8], [4, 4, 4, 4], [5, 3])
+"""Devices per node, up to 16: even and uneven."""
+
+CAPACITY = 1000
+LAYOUTS = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2))
+"""(tp, pp) by layout class."""
+
+SIZES = {"gen": 10, "actor": 20, "critic": 16}
+"""Work and memory relative to a reference or reward model of 5."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate in plain numbers."""
+
+    seconds: tuple[int, ...]
+    n: int
+    resident: int
+    active: int
+    q: int
+    layout: int
+    kind: int
+
+
+def random_problem(seed: int) -> Problem:
+    """Two to five tenants on up to 16 devices: tight or not, mixed kinds, quanta up to 8, edges, twins, async."""
+    random = Random(seed)
+    num_tenants = (2, 3, 4, 4, 5)[seed % 5]
+    workflow = random.choice(WORKFLOWS[num_tenants])
+    sizes = random.choice(POOLS[:7] if num_tenants == 5 else POOLS)
+    mixed = random.random() < 0.15 and len(sizes) > 1
+    kinds = [int(mixed and at == len(sizes) - 1) for at in range(len(sizes))]
+    pool = Pool.of(sizes, [CAPACITY, CAPACITY * 7 // 10] if mixed else [CAPACITY], kinds)
+    tight = random.choice((0.3, 0.6, 1.0, 1.6))
+    make = _table_row if seed % 2 else _roofline_row
+    tenants = []
+    for name, stages in workflow:
+        count = random.randint(3, 5 if num_tenants == 5 else 8)
+        scale = SIZES.get(name, 5) * random.uniform(0.5, 1.5)
+        kind = [int(mixed and random.random() < 0.3) for _ in range(count)]
+        rows = [make(random, sum(sizes), len(stages), scale, tight, k) for k in kind]
+        tenants.append(Tenant(name, stages, table(rows)))
+    if num_tenants >= 4 and [t.name for t in tenants].count("rew") and seed % 3 == 0:
+        tenants[2] = replace(tenants[1], name="rew")
+    overlaps = random.random() > 0.15
+    edges = (_edge(random, tenants),) if random.random() < 0.5 else ()
+    return Problem(tuple(tenants), pool, edges, num_tenants > 2 and random.random() < 0.3, overlaps)
+
+
+def table(rows: list[Row]) -> Rows:
+    """Rows of the search from plain ones."""
+    seconds = np.array([row.seconds for row in rows], np.float64).T
+    columns = np.array([(r.n, r.resident, r.active, r.q, r.layout, r.kind) for r in rows]).T
+    return Rows.of(seconds, *columns)
+
+
+def relabelled(problem: Problem, seed: int) -> Problem:
+    """The same problem with its nodes in another order and other names for its devices."""
+    random = Random(seed)
+    nodes = list(problem.pool.nodes)
+    random.shuffle(nodes)
+    names = random.sample(range(1000), problem.pool.num_devices)
+    named = [Node(tuple(names.pop() for _ in node.devices), node.kind) for node in nodes]
+    return replaced(problem, pool=Pool(tuple(named), problem.pool.capacity_bytes))
+
+
+def with_nodes(problem: Problem, sizes: list[int], kinds: list[int]) -> Problem:
+    """The same problem on other nodes."""
+    return replaced(problem, pool=Pool.of(sizes, problem.pool.capacity_bytes, kinds))
+
+
+def with_memory(problem: Problem, factor: float) -> Problem:
+    """The same problem on devices with more or less memory."""
+    capacities = tuple(capacity * factor for capacity in problem.pool.capacity_bytes)
+    return replaced(problem, pool=Pool(problem.pool.nodes, capacities))
+
+
+def replaced(problem: Problem, pool: Pool) -> Problem:
+    return Problem(problem.tenants, pool, problem.edges, problem.asynchronous, problem.overlaps)
+
+
+def _table_row(random: Random, devices: int, roles: int, scale: float, tight: float, kind: int) -> Row:
+    q = random.choice((1, 2, 4))
+    n = max(q, random.randint(1, devices) // q * q)
+    resident, active = (round(CAPACITY * tight * random.uniform(0.05, most)) for most in (0.6, 0.5))
+    return Row(tuple(random.randint(8, 80) for _ in range(roles)), n, resident, active, q, random.randrange(6), kind)
+
+
+def _roofline_row(random: Random, devices: int, roles: int, scale: float, tight: float, kind: int) -> Row:
+    layout = random.randrange(6)
+    tp, pp = LAYOUTS[layout]
+    dp, recompute = random.choice((1, 2, 3, 4, 6, 8)), random.random() < 0.5
+    q = random.choice((tp, tp * pp))
+    n = tp * pp * dp
+    seconds = 400 * scale / n * (1 + 0.15 * (tp - 1) / tp + 0.1 * (pp - 1)) * (1.3 if recompute else 1)
+    seconds *= 1.0 if q == tp * pp else 1.07
+    share = CAPACITY * tight * scale / 10 / (tp * pp) * 0.5
+    return Row(
+        tuple(round(seconds * (0.4 if roles > 1 and role == 0 else 1)) for role in range(roles)),
+        n,
+        round(share),
+        round(share * (0.5 if recompute else 1)),
+        q,
+        layout,
+        kind,
+    )
+
+
+def _edge(random: Random, tenants: list[Tenant]) -> Edge:
+    actor = [tenant.name for tenant in tenants].index("actor")
+    seconds = [[random.randint(1, 12 if a != b else 2) for a in range(6)] for b in range(6)]
+    return Edge(0, actor, np.array(seconds, np.float64))
