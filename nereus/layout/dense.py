@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nereus.errors import TensorRuleError
 from nereus.layout.catalog import StateSpec
 from nereus.layout.experts import expert_tensors
 from nereus.layout.gpt2 import gpt2_parameters
 from nereus.layout.parameters import LayerTensors, at_end, heads
 from nereus.layout.tensors import CanonicalTensor, Kind, Place, Segment
 from nereus.spec.decoder import Decoder, QkNorm
+from nereus.spec.families import FAMILIES
 from nereus.spec.model import ModelShape
 
 EMBED = "model.embed_tokens.weight"
@@ -31,8 +33,14 @@ def layer_name(layer: int, part: str) -> str:
 
 
 def dense_parameters(model: ModelShape | Decoder, dtype: str) -> tuple[CanonicalTensor, ...]:
-    """All parameters of the model, in pipeline order. A tied head is the embedding, on both ends of the pipeline."""
+    """All parameters of the model, in pipeline order. A tied head is the embedding, on both ends of the pipeline.
+
+    Raises TensorRuleError for a family that is planned and not moved.
+    """
     decoder = _decoder(model)
+    family = FAMILIES.get(decoder.family)
+    if family is None or family.unmoved is not None:
+        raise TensorRuleError(f"the tensors of {decoder.family} have no rule")
     if decoder.family == "gpt2":
         return gpt2_parameters(decoder, dtype)
     rows = (decoder.vocab_size, decoder.hidden_size)

@@ -10,9 +10,11 @@ import pytest
 from nereus.errors import TensorRuleError
 from nereus.layout.dense import dense_parameters, state_spec
 from nereus.layout.layout import Layout
-from nereus.layout.tensors import CanonicalTensor, Kind, Place
-from nereus.spec.decoder import Decoder, Experts
+from nereus.layout.tensors import CanonicalTensor, Kind, Place, pipeline_layers
+from nereus.spec.decoder import Decoder, Experts, tp_degrees
+from nereus.spec.families import FAMILIES
 from nereus.spec.hf_config import parse_hf_config
+from nereus.spec.weights import num_parameters, rank_parameters
 
 LAYERS = 2
 
@@ -265,11 +267,44 @@ def state_bytes_per_parameter(found: tuple[CanonicalTensor, ...]) -> dict[Kind, 
     return {kind: sum(t.num_elements * t.item_bytes for t in found if t.kind is kind) / count for kind in kinds}
 
 
+SHAPE: dict[str, Any] = {
+    "hidden_size": 8, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "head_dim": 4, "ffn_size": 4, "vocab_size": 9,
+}  # fmt: skip
+
+
 def test_experts_of_a_family_without_a_rule_are_refused_by_name() -> None:
-    experts = Experts(count=2, ffn_size=4, layers=frozenset((0,)))
-    decoder = Decoder(
-        family="other", hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=4, ffn_size=4, vocab_size=9,
-        experts=experts,
-    )  # fmt: skip
-    with pytest.raises(TensorRuleError, match="the experts of other have no rule"):
-        dense_parameters(decoder, "float32")
+    experts = Experts(count=2, ffn_size=4, active=1, layers=frozenset((0,)))
+    with pytest.raises(TensorRuleError, match="the experts of llama have no rule"):
+        dense_parameters(Decoder(family="llama", experts=experts, **SHAPE), "float32")
+
+
+@pytest.mark.parametrize("family", ["other", *(name for name, known in FAMILIES.items() if known.unmoved)])
+def test_tensors_of_a_family_that_is_not_moved_are_refused_by_name(family: str) -> None:
+    with pytest.raises(TensorRuleError, match=f"the tensors of {family} have no rule"):
+        dense_parameters(Decoder(family=family, **SHAPE), "float32")
+
+
+@pytest.mark.parametrize("family", LAYER_OF)
+def test_weights_that_plans_are_counted_from_are_those_of_the_tensors(family: str) -> None:
+    decoder, _ = LAYER_OF[family]
+    counted = sum(tensor.num_elements for tensor in dense_parameters(decoder, "float32"))
+    assert num_parameters(decoder) == counted
+
+
+@pytest.mark.parametrize("family", LAYER_OF)
+@pytest.mark.parametrize("pp", [1, 2])
+def test_fullest_rank_has_as_many_parameters_as_it_holds_of_the_tensors(family: str, pp: int) -> None:
+    decoder, _ = LAYER_OF[family]
+    found = dense_parameters(decoder, "float32")
+    for tp in tp_degrees(decoder, 8):
+        layout = Layout(tp, pp)
+        for stage in range(pp):
+            held = [
+                sum(box.volume for tensor in found for box in tensor.boxes(layout, rank, LAYERS))
+                for rank in range(layout.size)
+                if layout.coordinate(rank).pp == stage
+            ]
+            mine = pipeline_layers(LAYERS, pp, stage)
+            counted = rank_parameters(decoder, mine, first=stage == 0, last=stage == pp - 1, tp=tp)
+            # Vocabulary (17) and MLP (12) are not cut evenly, and the fullest rank of each is not always the same one.
+            assert max(held) <= counted <= max(held) * 1.05
