@@ -122,7 +122,7 @@ WRONG = {
         ["model_type", "'rwkv5'", "supported are"],
     ),
     "a model that can be planned only": (
-        {"model": SMALL_MODEL | {"model_type": "phi3"}},
+        {"model": SMALL_MODEL | {"model_type": "phi3", "architectures": None}},
         ["config.json: model_type: 'phi3'", "planned and not moved"],
     ),
     "a quantised model": (
