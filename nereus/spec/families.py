@@ -17,6 +17,10 @@ GEMMA_NORMS = (
 )
 
 NO_RULE = "the tensors of this family have no rule for being cut yet, so it is planned and not moved"
+OLD_NAMES = "its tensors have the names of an older checkpoint, so it is planned and not moved; take that of model_type phi"
+NOT_TRAINED = (
+    "the bias of its router is updated without gradients, for which state has no kind, so it is planned and not moved"
+)
 
 _SWITCHED = WindowFields(switched=True, size=4096)
 _QWEN3_EXPERTS = ExpertFields(
@@ -34,11 +38,11 @@ _GPT2_WORDS = {
 }
 
 
-def _phi(aliases: dict[str, str]) -> Family:
+def _phi(unmoved: str | None, aliases: dict[str, str]) -> Family:
     """One norm for attention and MLP, which run beside each other; both have biases, and the head has one."""
     return Family(
         architecture="PhiForCausalLM",
-        unmoved=NO_RULE,
+        unmoved=unmoved,
         bias=Bias.ALWAYS,
         gated=False,
         mlp_bias=Bias.ALWAYS,
@@ -51,11 +55,11 @@ def _phi(aliases: dict[str, str]) -> Family:
     )
 
 
-def _deepseek(architecture: str, *, router_bias: bool) -> Family:
+def _deepseek(architecture: str, unmoved: str | None = None, *, router_bias: bool) -> Family:
     """MLA, and experts after some dense layers. Queries are compressed where the file has a rank for them."""
     return Family(
         architecture=architecture,
-        unmoved=NO_RULE,
+        unmoved=unmoved,
         latent=True,
         bias=Bias.NEVER,
         experts=ExpertFields(
@@ -100,12 +104,7 @@ FAMILIES = {
         experts=_QWEN3_EXPERTS,
         window=_SWITCHED,
     ),
-    "olmo": Family(
-        architecture="OlmoForCausalLM",
-        unmoved=NO_RULE,
-        norms=(),
-        final_norm=False,
-    ),
+    "olmo": Family(architecture="OlmoForCausalLM", norms=(), final_norm=False),
     "olmo2": Family(
         architecture="Olmo2ForCausalLM",
         norms=("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -150,9 +149,14 @@ FAMILIES = {
         norm_bias=True,
         aliases=_GPT2_WORDS,
     ),
-    "phi": _phi({}),
-    "phi-msft": _phi(_GPT2_WORDS | {"num_key_value_heads": "n_head_kv"}),
-    "phi3": Family(architecture="Phi3ForCausalLM", unmoved=NO_RULE, bias=Bias.NEVER, window=WindowFields()),
+    "phi": _phi(None, {}),
+    "phi-msft": _phi(OLD_NAMES, _GPT2_WORDS | {"num_key_value_heads": "n_head_kv"}),
+    "phi3": Family(
+        architecture="Phi3ForCausalLM",
+        bias=Bias.NEVER,
+        window=WindowFields(),
+        fixed={"attention_bias": False, "mlp_bias": False},
+    ),
     "chatglm": Family(
         architecture="ChatGLMModel",
         unmoved=NO_RULE,
@@ -173,7 +177,7 @@ FAMILIES = {
         },
     ),
     "deepseek_v2": _deepseek("DeepseekV2ForCausalLM", router_bias=False),
-    "deepseek_v3": _deepseek("DeepseekV3ForCausalLM", router_bias=True),
+    "deepseek_v3": _deepseek("DeepseekV3ForCausalLM", NOT_TRAINED, router_bias=True),
     "llama4_text": Family(
         architecture="Llama4ForCausalLM",
         unmoved=NO_RULE,

@@ -98,17 +98,18 @@ def num_parameters(decoder: Decoder) -> int:
 
 def active_parameters(decoder: Decoder) -> int:
     """Parameters without the routed experts that a token does not pass through; the embedding counts whole."""
-    layers = (layer_weights(decoder, layer) for layer in range(decoder.num_layers))
-    ends = (first_weights(decoder), _untied(decoder))
-    return sum(weight.active_parameters for weights in (*ends, *layers) for weight in weights)
+    ends = sum(weight.active_parameters for weight in (*first_weights(decoder), *_untied(decoder)))
+    layers = _alike(decoder, range(decoder.num_layers))
+    return ends + sum(count * weight.active_parameters for weights, count in layers for weight in weights)
 
 
 def rank_parameters(decoder: Decoder, layers: range, *, first: bool, last: bool, tp: int = 1, ep: int = 1) -> int:
     """Parameters on the fullest TP rank of a pipeline rank with these layers; a tied head is there once."""
-    weights = [weight for layer in layers for weight in layer_weights(decoder, layer)]
-    weights += first_weights(decoder) if first else ()
-    weights += (_untied(decoder) if first else last_weights(decoder)) if last else ()
-    return sum(weight.share(tp, ep) for weight in weights)
+    ends = first_weights(decoder) if first else ()
+    if last:
+        ends += _untied(decoder) if first else last_weights(decoder)
+    total = sum(weight.share(tp, ep) for weight in ends)
+    return total + sum(count * weight.share(tp, ep) for weights, count in _alike(decoder, layers) for weight in weights)
 
 
 @lru_cache(maxsize=256)
@@ -136,10 +137,22 @@ def _untied(decoder: Decoder) -> Weights:
     return found[1:] if decoder.tied else found
 
 
-@lru_cache(maxsize=4096)
 def layer_weights(decoder: Decoder, layer: int) -> Weights:
     """Of one decoder layer."""
-    experts = decoder.experts if decoder.has_experts(layer) else None
+    return _layer(decoder, has_experts=decoder.has_experts(layer))
+
+
+def _alike(decoder: Decoder, layers: range) -> Iterator[tuple[Weights, int]]:
+    """The kinds of layers in a range, and how many there are of each."""
+    with_experts = sum(decoder.has_experts(layer) for layer in layers)
+    for has_experts, count in ((True, with_experts), (False, len(layers) - with_experts)):
+        if count:
+            yield _layer(decoder, has_experts=has_experts), count
+
+
+@lru_cache(maxsize=256)
+def _layer(decoder: Decoder, *, has_experts: bool) -> Weights:
+    experts = decoder.experts if has_experts else None
     norms = (_norm(decoder, len(decoder.norms)),) if decoder.norms else ()
     attention = _grouped(decoder) if decoder.latent is None else _latent(decoder, decoder.latent)
     mlp = _mlp(decoder, decoder.ffn_size) if experts is None else _experts(decoder, experts)

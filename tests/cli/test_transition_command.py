@@ -122,8 +122,8 @@ WRONG = {
         ["model_type", "'rwkv5'", "supported are"],
     ),
     "a model that can be planned only": (
-        {"model": SMALL_MODEL | {"model_type": "phi3", "architectures": None}},
-        ["config.json: model_type: 'phi3'", "planned and not moved"],
+        {"model": SMALL_MODEL | {"model_type": "qwen3_vl_text", "architectures": None}},
+        ["config.json: model_type: 'qwen3_vl_text'", "planned and not moved"],
     ),
     "a quantised model": (
         {"model": SMALL_MODEL | {"quantization_config": {"quant_method": "fp8"}}},

@@ -144,6 +144,58 @@ LAYER_OF = {
 }
 
 
+MLA = {"kv_lora_rank": 5, "qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 4}
+DEEPSEEK = MLA | {"n_routed_experts": 2, "n_shared_experts": 2, "moe_intermediate_size": 6, "first_k_dense_replace": 0}
+DEEPSEEK_LAYER = {
+    "input_layernorm.weight": (16,),
+    "self_attn.kv_a_proj_with_mqa.weight": (5 + 2, 16),
+    "self_attn.kv_a_layernorm.weight": (5,),
+    "self_attn.kv_b_proj.weight": (8 * (3 + 4), 5),
+    "self_attn.o_proj.weight": (16, 8 * 4),
+    "post_attention_layernorm.weight": (16,),
+    "mlp.gate.weight": (2, 16),
+    **{f"mlp.experts.{e}.{part}_proj.weight": (6, 16) for e in range(2) for part in ("gate", "up")},
+    **{f"mlp.experts.{e}.down_proj.weight": (16, 6) for e in range(2)},
+    **{f"mlp.shared_experts.{part}_proj.weight": (12, 16) for part in ("gate", "up")},
+    "mlp.shared_experts.down_proj.weight": (16, 12),
+}
+LAYER_OF |= {
+    "olmo": (small("olmo"), without(LLAMA, "input_", "post_")),
+    "phi3": (
+        small("phi3"),
+        without(LLAMA, "self_attn.q", "self_attn.k", "self_attn.v", "mlp.gate", "mlp.up")
+        | {"self_attn.qkv_proj.weight": (32 + 8 + 8, 16), "mlp.gate_up_proj.weight": (24, 16)},
+    ),
+    "phi": (
+        small("phi"),
+        without(LLAMA, "self_attn.o", "mlp", "post_")
+        | QKV_BIAS
+        | {
+            "input_layernorm.bias": (16,),
+            "self_attn.dense.weight": (16, 32),
+            "self_attn.dense.bias": (16,),
+            "mlp.fc1.weight": (12, 16),
+            "mlp.fc1.bias": (12,),
+            "mlp.fc2.weight": (16, 12),
+            "mlp.fc2.bias": (16,),
+        },
+    ),
+    "deepseek_v2": (
+        small("deepseek_v2", **DEEPSEEK),
+        DEEPSEEK_LAYER | {"self_attn.q_proj.weight": (8 * (3 + 2), 16)},
+    ),
+    "deepseek_v2 with compressed queries": (
+        small("deepseek_v2", **DEEPSEEK, q_lora_rank=6),
+        DEEPSEEK_LAYER
+        | {
+            "self_attn.q_a_proj.weight": (6, 16),
+            "self_attn.q_a_layernorm.weight": (6,),
+            "self_attn.q_b_proj.weight": (8 * (3 + 2), 6),
+        },
+    ),
+}
+
+
 @pytest.mark.parametrize("family", LAYER_OF)
 def test_layer_has_the_tensors_of_its_checkpoint(family: str) -> None:
     decoder, expected = LAYER_OF[family]
@@ -238,6 +290,52 @@ def test_norms_of_queries_and_keys_are_whole_on_every_rank(family: str) -> None:
     for name, tensor in tensors(small(family)).items():
         if "_norm" in name:
             assert [held(tensor, 4, rank)[0].shape for rank in range(4)] == [tensor.shape] * 4
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_fused_q_k_v_and_gate_up_of_phi3_are_rows_that_are_cut_each_on_its_own(tp: int) -> None:
+    found = tensors(small("phi3"))
+    q_k_v, gate_up = found["model.layers.1.self_attn.qkv_proj.weight"], found["model.layers.1.mlp.gate_up_proj.weight"]
+    values = np.arange(q_k_v.num_elements).reshape(q_k_v.shape)
+    for rank in range(tp):
+        kv = rank * 2 // tp if tp > 2 else rank
+        each = 4 * max(2 // tp, 1)
+        expected = [
+            np.split(values[:32], tp)[rank],
+            values[32 + each * kv : 32 + each * (kv + 1)],
+            values[40 + each * kv : 40 + each * (kv + 1)],
+        ]
+        for mine, wanted in zip(held(q_k_v, tp, rank), expected, strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+        gate, up = gate_up.boxes(Layout(tp), rank, LAYERS)
+        assert (gate.low[0] + 12, gate.high[0] + 12) == (up.low[0], up.high[0])
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_latent_attention_is_cut_by_heads_and_what_compresses_is_whole(tp: int) -> None:
+    found = tensors(small("deepseek_v2", **DEEPSEEK, q_lora_rank=6))
+    grains = {"q_b": (0, 3 + 2), "kv_b": (0, 3 + 4), "o": (1, 4)}
+    for rank in range(tp):
+        for name, (axis, grain) in grains.items():
+            (box,) = found[f"model.layers.0.self_attn.{name}_proj.weight"].boxes(Layout(tp), rank, LAYERS)
+            assert (box.low[axis], box.high[axis]) == (rank * 8 // tp * grain, (rank + 1) * 8 // tp * grain)
+        for name in ("q_a_proj", "kv_a_proj_with_mqa", "q_a_layernorm", "kv_a_layernorm"):
+            tensor = found[f"model.layers.0.self_attn.{name}.weight"]
+            assert held(tensor, tp, rank)[0].shape == tensor.shape
+
+
+def test_head_of_phi_has_a_bias_that_is_cut_with_it() -> None:
+    found = tensors(small("phi"))
+    head, bias = found["lm_head.weight"], found["lm_head.bias"]
+    assert (bias.place, bias.shape) == (Place.LAST, (17,))
+    for rank in range(4):
+        (rows,), (entries,) = (tensor.boxes(Layout(4), rank, LAYERS) for tensor in (head, bias))
+        assert (rows.low[0], rows.high[0]) == (entries.low[0], entries.high[0])
+    assert found["model.final_layernorm.bias"].place is Place.LAST
+
+
+def test_olmo_has_no_norm_with_weights() -> None:
+    assert [name for name in tensors(small("olmo")) if "norm" in name] == []
 
 
 def test_sinks_go_with_their_query_heads() -> None:

@@ -149,7 +149,11 @@ def test_config_that_cannot_be_read_is_refused_with_field_value_and_fix(
 
 UNMOVED = [
     ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config.quant_method: 'fp8'", "unquantised checkpoint"),
-    ({"model_type": "phi3", "architectures": None}, "model_type: 'phi3'", "planned and not moved"),
+    (
+        {"model_type": "llama4_text", "architectures": None, "num_local_experts": 4},
+        "model_type: 'llama4_text'",
+        "planned and not moved",
+    ),
 ]
 
 
