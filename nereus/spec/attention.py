@@ -68,3 +68,10 @@ def head_products(decoder: Decoder, *, absorbed: bool = False) -> int:
     if latent is None or not absorbed:
         return decoder.head_dim + decoder.value_dim
     return 2 * latent.kv_rank + latent.rope_dim
+
+
+def attention_products(decoder: Decoder, layers: range, tokens: int, tp: int = 1) -> int:
+    """Multiply-adds of queries with keys and of weights with values, over a whole sequence in these layers: half of the
+    FLOPs of a forward. On the fullest rank of a TP group."""
+    pairs = sum(seen_keys(decoder, layer, tokens) for layer in layers)
+    return ceil(decoder.num_heads / tp) * head_products(decoder) * pairs

@@ -128,3 +128,9 @@ def tp_degrees(decoder: Decoder, most: int) -> tuple[int, ...]:
     heads, kv_heads = decoder.num_heads, decoder.num_kv_heads
     whole = (degree for degree in range(1, min(heads, most) + 1) if heads % degree == 0)
     return tuple(degree for degree in whole if kv_heads % degree == 0 or degree % kv_heads == 0)
+
+
+def ep_degrees(decoder: Decoder, most: int) -> tuple[int, ...]:
+    """The degrees up to `most` into which expert parallelism can share the experts out whole; (1,) without experts."""
+    count = 1 if decoder.experts is None else decoder.experts.count
+    return tuple(degree for degree in range(1, min(count, most) + 1) if count % degree == 0)

@@ -103,6 +103,13 @@ def active_parameters(decoder: Decoder) -> int:
     return ends + sum(count * weight.active_parameters for weights, count in layers for weight in weights)
 
 
+def matrix_products(decoder: Decoder) -> int:
+    """Multiply-adds of one token with all matrices, the head included: half of the FLOPs of a forward but for attention."""
+    layers = _alike(decoder, range(decoder.num_layers))
+    counted = [(last_weights(decoder), 1), *layers]
+    return sum(count * w.active_parameters for weights, count in counted for w in weights if w.multiplied)
+
+
 def rank_parameters(decoder: Decoder, layers: range, *, first: bool, last: bool, tp: int = 1, ep: int = 1) -> int:
     """Parameters on the fullest TP rank of a pipeline rank with these layers; a tied head is there once."""
     ends = first_weights(decoder) if first else ()

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereus.spec.attention import head_products, kept_tokens, kv_bytes_per_token, kv_cache_elements, kv_elements, seen_keys
+from nereus.spec.attention import (
+    attention_products,
+    head_products,
+    kept_tokens,
+    kv_bytes_per_token,
+    kv_cache_elements,
+    kv_elements,
+    seen_keys,
+)
 from nereus.spec.decoder import Decoder, LatentAttention, Window
 
 FULL = Decoder(hidden_size=64, num_layers=4, num_heads=8, num_kv_heads=2, head_dim=16, ffn_size=96, vocab_size=100)
@@ -62,3 +70,10 @@ def test_products_of_a_head_are_those_of_its_key_and_its_value() -> None:
     assert head_products(FULL) == head_products(FULL, absorbed=True) == 16 + 16
     assert head_products(MLA) == 16 + 12
     assert head_products(MLA, absorbed=True) == (32 + 4) + 32
+
+
+def test_products_of_a_sequence_are_those_of_its_heads_and_the_keys_that_they_see() -> None:
+    decoder = with_window(10, chunked=False)
+    full, window = 25 * 26 // 2, 10 * 11 // 2 + 15 * 10
+    assert attention_products(decoder, range(4), 25) == 8 * 32 * (3 * full + window)
+    assert attention_products(decoder, range(1), 25, tp=4) == 2 * 32 * full

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nereus.errors import JobFileError
-from nereus.spec.attention import kv_bytes_per_token
+from nereus.spec.attention import attention_products, kv_bytes_per_token
 from nereus.spec.hf_config import HfModel, parse_hf_config
-from nereus.spec.weights import active_parameters, first_weights
+from nereus.spec.weights import active_parameters, first_weights, matrix_products
 
 TOTAL = {
     "DeepSeek-V2-Lite": 15_706_484_224,
@@ -107,6 +107,18 @@ KV_BYTES = {
 @pytest.mark.parametrize("name", KV_BYTES)
 def test_kv_cache_of_a_token_is_as_large_as_published(name: str, data_dir: Path) -> None:
     assert kv_bytes_per_token(read(data_dir, name).decoder, item_bytes=2) == KV_BYTES[name]
+
+
+TRAINING_GFLOPS = {"DeepSeek-V3": 250, "Meta-Llama-3.1-405B": 2448}
+"""Of one token at 4096 tokens: Insights into DeepSeek-V3, arXiv 2505.09343, table 2."""
+
+
+@pytest.mark.parametrize("name", TRAINING_GFLOPS)
+def test_flops_of_training_on_a_token_are_as_many_as_published(name: str, data_dir: Path) -> None:
+    decoder, tokens = read(data_dir, name).decoder, 4096
+    attention = attention_products(decoder, range(decoder.num_layers), tokens) / tokens
+    flops = 3 * 2 * (matrix_products(decoder) + attention)  # a backward is twice its forward
+    assert flops / 1e9 == pytest.approx(TRAINING_GFLOPS[name], rel=0.015)
 
 
 def read(data_dir: Path, name: str) -> HfModel:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nereus.errors import JobFileError
-from nereus.spec.decoder import Decoder, LatentAttention, Window, tp_degrees
+from nereus.spec.decoder import Decoder, LatentAttention, Window, ep_degrees, tp_degrees
 from nereus.spec.hf_config import HfModel, parse_hf_config
 
 SHAPE: dict[str, Any] = {
@@ -273,3 +273,9 @@ def test_tp_degrees_divide_the_heads_and_repeat_or_share_out_the_key_value_heads
 ) -> None:
     assert tp_degrees(found, 64) == expected
     assert tp_degrees(found, 2) == tuple(degree for degree in expected if degree <= 2)
+
+
+def test_ep_degrees_share_the_experts_out_whole() -> None:
+    assert ep_degrees(decoder("deepseek_v2", DEEPSEEK), 64) == (1, 2, 3, 6)
+    assert ep_degrees(decoder("deepseek_v2", DEEPSEEK), 4) == (1, 2, 3)
+    assert ep_degrees(decoder("llama"), 64) == (1,)

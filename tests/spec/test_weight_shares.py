@@ -14,6 +14,7 @@ from nereus.spec.weights import (
     active_parameters,
     last_weights,
     layer_weights,
+    matrix_products,
     num_parameters,
     rank_parameters,
 )
@@ -87,3 +88,11 @@ def test_tied_head_is_multiplied_and_counted_once_unless_the_ends_are_apart() ->
     assert num_parameters(DENSE) - num_parameters(tied) == 10 * 8
     ranks = [rank_parameters(tied, range(i, i + 1), first=i == 0, last=i == 1) for i in range(2)]
     assert sum(ranks) == num_parameters(tied) + 10 * 8
+
+
+def test_token_is_multiplied_with_its_own_experts_and_the_head_and_with_no_table_or_vector() -> None:
+    attention, ends = 2 * (8 * 8 + 8 * 4), 8 * 10
+    dense, routed = 3 * 8 * 12, 8 * 4 + 2 * 3 * 8 * 6 + 3 * 8 * 5
+    assert matrix_products(DENSE) == 2 * (attention + dense) + ends
+    assert matrix_products(MOE) == 2 * attention + dense + routed + ends
+    assert matrix_products(replace(DENSE, tied=True)) == matrix_products(DENSE)
