@@ -41,7 +41,8 @@ device, endpoint, model-stage, layout, StagePlan, Plan, EMU, unit, logical state
 epoch, boundary, release, commit, lane, slot, T_sub, digest, counted box, pace, lateness, weight sync, canonical tensor,
 move, ledger, trigger, signal, reference value, crossing, horizon, cycle, snapshot, proposal, admission, verdict, payback,
 urgent, opportunistic, L_step, L_tran, headroom, event, effect, phase, core, driver, head, journal, replay, news, projection,
-port, pool, availability trace, notice, family, movement, fused, stream, bucket, message, wave
+port, pool, availability trace, notice, family, movement, fused, stream, bucket, message, wave, workflow, holder,
+overlap graph, window, active
 """
 """What the glossary must define, however it is sorted."""
 

@@ -22,7 +22,7 @@ from nereus.layout.catalog import StateSpec
 from nereus.layout.dense import state_spec
 from nereus.layout.layout import Layout
 from nereus.layout.tensors import Kind
-from nereus.spec.hf_config import HfModel, is_hf_config, parse_hf_config
+from nereus.spec.hf_config import HfModel, is_hf_config, parse_movable
 from nereus.spec.job import Job
 from nereus.spec.loading import load_job
 from nereus.spec.plan_file import Admitted, PlanFile, read_plans
@@ -109,7 +109,7 @@ def read_subject(path: Path) -> Subject:
     """What a job file or a config.json says. Raises JobFileError."""
     data = read_data(path, "JOB")
     if is_hf_config(data) or (path.suffix == ".json" and not (isinstance(data, dict) and "cluster" in data)):
-        return _of_model(parse_hf_config(data, str(path)), str(path))
+        return _of_model(parse_movable(data, str(path)), str(path))
     return _of_job(load_job(path))
 
 

@@ -16,18 +16,20 @@ from nereus.spec.decoder import Decoder, Experts
 
 @dataclass(frozen=True, slots=True)
 class ExpertNames:
-    """What a family calls the router and the three matrices of an expert."""
+    """What a family calls the router, the three matrices of an expert, and the shared experts."""
 
     router: str
     expert: str
     gate: str
     up: str
     down: str
+    shared: str | None = None
 
 
 SEPARATE = {
     "mixtral": ExpertNames("block_sparse_moe.gate", "block_sparse_moe.experts", "w1", "w3", "w2"),
     "qwen3_moe": ExpertNames("mlp.gate", "mlp.experts", "gate_proj", "up_proj", "down_proj"),
+    "deepseek_v2": ExpertNames("mlp.gate", "mlp.experts", "gate_proj", "up_proj", "down_proj", "mlp.shared_experts"),
 }
 """The families whose experts are matrices of their own."""
 
@@ -44,12 +46,19 @@ def expert_tensors(make: LayerTensors, layer: int, decoder: Decoder, experts: Ex
     if names is None:
         raise TensorRuleError(f"the experts of {decoder.family} have no rule; known are {[*SEPARATE, FUSED]}")
     yield make.one(layer, f"{names.router}.weight", (experts.count, decoder.hidden_size))
-    width = (Segment(experts.ffn_size),)
     for index in range(experts.count):
-        expert = f"{names.expert}.{index}"
-        yield from make.split_outputs(layer, f"{expert}.{names.gate}", decoder.hidden_size, width)
-        yield from make.split_outputs(layer, f"{expert}.{names.up}", decoder.hidden_size, width)
-        yield from make.split_inputs(layer, f"{expert}.{names.down}", width, decoder.hidden_size)
+        yield from _expert(make, layer, f"{names.expert}.{index}", names, decoder.hidden_size, experts.ffn_size)
+    if names.shared is not None and experts.shared_ffn_size:
+        yield from _expert(make, layer, names.shared, names, decoder.hidden_size, experts.shared_ffn_size)
+
+
+def _expert(
+    make: LayerTensors, layer: int, expert: str, names: ExpertNames, hidden: int, size: int
+) -> Iterator[CanonicalTensor]:
+    width = (Segment(size),)
+    yield from make.split_outputs(layer, f"{expert}.{names.gate}", hidden, width)
+    yield from make.split_outputs(layer, f"{expert}.{names.up}", hidden, width)
+    yield from make.split_inputs(layer, f"{expert}.{names.down}", width, hidden)
 
 
 def _fused(make: LayerTensors, layer: int, hidden: int, experts: Experts) -> Iterator[CanonicalTensor]:

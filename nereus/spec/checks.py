@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import prod
 
 from nereus.spec.cluster import Cluster
-from nereus.spec.decoder import Decoder
+from nereus.spec.decoder import Decoder, tp_degrees
 from nereus.spec.devices import format_devices
 from nereus.spec.job import Job
 from nereus.spec.model import SMOLLM2
@@ -111,8 +111,7 @@ def _check_layout(job: Job, field: str, stage: str, choice: StageChoice) -> Iter
 def check_tp(field: str, tp: int, decoder: Decoder, most: int) -> Iterator[Problem]:
     """No head is cut through, and every TP rank has the key-value heads that its query heads read."""
     heads, kv_heads = decoder.num_heads, decoder.num_kv_heads
-    degrees = range(1, min(heads, most) + 1)
-    allowed = [degree for degree in degrees if heads % degree == 0 and (kv_heads % degree == 0 or degree % kv_heads == 0)]
+    allowed = tp_degrees(decoder, most)
     if heads % tp:
         yield Problem(field, tp, f"it must divide the {heads} query heads: {one_of(allowed)}")
     elif kv_heads % tp and tp % kv_heads:

@@ -8,6 +8,7 @@ from pydantic import Field, Strict, ValidationInfo, field_validator
 
 from nereus.spec.declared import Declared, Real, Whole
 from nereus.spec.decoder import Decoder
+from nereus.spec.weights import num_parameters
 
 
 class ModelShape(Declared):
@@ -59,10 +60,7 @@ class ModelShape(Declared):
     @property
     def num_parameters(self) -> int:
         """Number of parameters, tied tensors counted once."""
-        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
-        layer = attention + 3 * self.hidden_size * self.ffn_size + 2 * self.hidden_size
-        ends = self.vocab_size * self.hidden_size * (1 if self.tie_embeddings else 2) + self.hidden_size
-        return self.num_layers * layer + ends
+        return num_parameters(self.decoder)
 
 
 SMOLLM2 = ModelShape(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nereus.spec.families import FAMILIES
+from nereus.spec.families import FAMILIES, WRAPPERS
 from nereus.spec.plan_file import PlannedStage
 from nereus.transition.summary import Feasible, Link
 from tests.cli.test_run_command import QUICKSTART, ROOT, RUN_MAIN, assert_one_message, nereus_command, python
@@ -121,6 +121,14 @@ WRONG = {
         {"model": SMALL_MODEL | {"model_type": "rwkv5"}},
         ["model_type", "'rwkv5'", "supported are"],
     ),
+    "a model that can be planned only": (
+        {"model": SMALL_MODEL | {"model_type": "qwen3_vl_text", "architectures": None}},
+        ["config.json: model_type: 'qwen3_vl_text'", "planned and not moved"],
+    ),
+    "a quantised model": (
+        {"model": SMALL_MODEL | {"quantization_config": {"quant_method": "fp8"}}},
+        ["quantization_config.quant_method: 'fp8'", "quantised tensors are not moved"],
+    ),
     "a config without its type": ({"model": {"hidden_size": 64}}, ["model_type", "None", "supported are llama"]),
     "a model-stage of one file only": ({"after": {"actor_training": {}}}, ["b.json", "actor_generation", "a.json has it"]),
     "a tp that does not divide the heads": (
@@ -191,5 +199,5 @@ def test_document_has_every_key_that_is_printed(tmp_path: Path) -> None:
 
 
 def test_document_names_every_family_link_mode_and_verdict() -> None:
-    words = [*FAMILIES, *map(str, Link), *map(str, Feasible), "at_once", "streamed"]
+    words = [*FAMILIES, *WRAPPERS, *map(str, Link), *map(str, Feasible), "at_once", "streamed"]
     assert [word for word in words if f"`{word}`" not in document()] == []

@@ -10,9 +10,11 @@ import pytest
 from nereus.errors import TensorRuleError
 from nereus.layout.dense import dense_parameters, state_spec
 from nereus.layout.layout import Layout
-from nereus.layout.tensors import CanonicalTensor, Kind, Place
-from nereus.spec.decoder import Decoder, Experts
+from nereus.layout.tensors import CanonicalTensor, Kind, Place, pipeline_layers
+from nereus.spec.decoder import Decoder, Experts, tp_degrees
+from nereus.spec.families import FAMILIES
 from nereus.spec.hf_config import parse_hf_config
+from nereus.spec.weights import num_parameters, rank_parameters
 
 LAYERS = 2
 
@@ -142,6 +144,58 @@ LAYER_OF = {
 }
 
 
+MLA = {"kv_lora_rank": 5, "qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 4}
+DEEPSEEK = MLA | {"n_routed_experts": 2, "n_shared_experts": 2, "moe_intermediate_size": 6, "first_k_dense_replace": 0}
+DEEPSEEK_LAYER = {
+    "input_layernorm.weight": (16,),
+    "self_attn.kv_a_proj_with_mqa.weight": (5 + 2, 16),
+    "self_attn.kv_a_layernorm.weight": (5,),
+    "self_attn.kv_b_proj.weight": (8 * (3 + 4), 5),
+    "self_attn.o_proj.weight": (16, 8 * 4),
+    "post_attention_layernorm.weight": (16,),
+    "mlp.gate.weight": (2, 16),
+    **{f"mlp.experts.{e}.{part}_proj.weight": (6, 16) for e in range(2) for part in ("gate", "up")},
+    **{f"mlp.experts.{e}.down_proj.weight": (16, 6) for e in range(2)},
+    **{f"mlp.shared_experts.{part}_proj.weight": (12, 16) for part in ("gate", "up")},
+    "mlp.shared_experts.down_proj.weight": (16, 12),
+}
+LAYER_OF |= {
+    "olmo": (small("olmo"), without(LLAMA, "input_", "post_")),
+    "phi3": (
+        small("phi3"),
+        without(LLAMA, "self_attn.q", "self_attn.k", "self_attn.v", "mlp.gate", "mlp.up")
+        | {"self_attn.qkv_proj.weight": (32 + 8 + 8, 16), "mlp.gate_up_proj.weight": (24, 16)},
+    ),
+    "phi": (
+        small("phi"),
+        without(LLAMA, "self_attn.o", "mlp", "post_")
+        | QKV_BIAS
+        | {
+            "input_layernorm.bias": (16,),
+            "self_attn.dense.weight": (16, 32),
+            "self_attn.dense.bias": (16,),
+            "mlp.fc1.weight": (12, 16),
+            "mlp.fc1.bias": (12,),
+            "mlp.fc2.weight": (16, 12),
+            "mlp.fc2.bias": (16,),
+        },
+    ),
+    "deepseek_v2": (
+        small("deepseek_v2", **DEEPSEEK),
+        DEEPSEEK_LAYER | {"self_attn.q_proj.weight": (8 * (3 + 2), 16)},
+    ),
+    "deepseek_v2 with compressed queries": (
+        small("deepseek_v2", **DEEPSEEK, q_lora_rank=6),
+        DEEPSEEK_LAYER
+        | {
+            "self_attn.q_a_proj.weight": (6, 16),
+            "self_attn.q_a_layernorm.weight": (6,),
+            "self_attn.q_b_proj.weight": (8 * (3 + 2), 6),
+        },
+    ),
+}
+
+
 @pytest.mark.parametrize("family", LAYER_OF)
 def test_layer_has_the_tensors_of_its_checkpoint(family: str) -> None:
     decoder, expected = LAYER_OF[family]
@@ -238,6 +292,52 @@ def test_norms_of_queries_and_keys_are_whole_on_every_rank(family: str) -> None:
             assert [held(tensor, 4, rank)[0].shape for rank in range(4)] == [tensor.shape] * 4
 
 
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_fused_q_k_v_and_gate_up_of_phi3_are_rows_that_are_cut_each_on_its_own(tp: int) -> None:
+    found = tensors(small("phi3"))
+    q_k_v, gate_up = found["model.layers.1.self_attn.qkv_proj.weight"], found["model.layers.1.mlp.gate_up_proj.weight"]
+    values = np.arange(q_k_v.num_elements).reshape(q_k_v.shape)
+    for rank in range(tp):
+        kv = rank * 2 // tp if tp > 2 else rank
+        each = 4 * max(2 // tp, 1)
+        expected = [
+            np.split(values[:32], tp)[rank],
+            values[32 + each * kv : 32 + each * (kv + 1)],
+            values[40 + each * kv : 40 + each * (kv + 1)],
+        ]
+        for mine, wanted in zip(held(q_k_v, tp, rank), expected, strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+        gate, up = gate_up.boxes(Layout(tp), rank, LAYERS)
+        assert (gate.low[0] + 12, gate.high[0] + 12) == (up.low[0], up.high[0])
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_latent_attention_is_cut_by_heads_and_what_compresses_is_whole(tp: int) -> None:
+    found = tensors(small("deepseek_v2", **DEEPSEEK, q_lora_rank=6))
+    grains = {"q_b": (0, 3 + 2), "kv_b": (0, 3 + 4), "o": (1, 4)}
+    for rank in range(tp):
+        for name, (axis, grain) in grains.items():
+            (box,) = found[f"model.layers.0.self_attn.{name}_proj.weight"].boxes(Layout(tp), rank, LAYERS)
+            assert (box.low[axis], box.high[axis]) == (rank * 8 // tp * grain, (rank + 1) * 8 // tp * grain)
+        for name in ("q_a_proj", "kv_a_proj_with_mqa", "q_a_layernorm", "kv_a_layernorm"):
+            tensor = found[f"model.layers.0.self_attn.{name}.weight"]
+            assert held(tensor, tp, rank)[0].shape == tensor.shape
+
+
+def test_head_of_phi_has_a_bias_that_is_cut_with_it() -> None:
+    found = tensors(small("phi"))
+    head, bias = found["lm_head.weight"], found["lm_head.bias"]
+    assert (bias.place, bias.shape) == (Place.LAST, (17,))
+    for rank in range(4):
+        (rows,), (entries,) = (tensor.boxes(Layout(4), rank, LAYERS) for tensor in (head, bias))
+        assert (rows.low[0], rows.high[0]) == (entries.low[0], entries.high[0])
+    assert found["model.final_layernorm.bias"].place is Place.LAST
+
+
+def test_olmo_has_no_norm_with_weights() -> None:
+    assert [name for name in tensors(small("olmo")) if "norm" in name] == []
+
+
 def test_sinks_go_with_their_query_heads() -> None:
     sinks = tensors(small("gpt_oss", num_local_experts=1))["model.layers.0.self_attn.sinks"]
     assert [list(held(sinks, 4, rank)[0]) for rank in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -265,11 +365,44 @@ def state_bytes_per_parameter(found: tuple[CanonicalTensor, ...]) -> dict[Kind, 
     return {kind: sum(t.num_elements * t.item_bytes for t in found if t.kind is kind) / count for kind in kinds}
 
 
+SHAPE: dict[str, Any] = {
+    "hidden_size": 8, "num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "head_dim": 4, "ffn_size": 4, "vocab_size": 9,
+}  # fmt: skip
+
+
 def test_experts_of_a_family_without_a_rule_are_refused_by_name() -> None:
-    experts = Experts(count=2, ffn_size=4, layers=frozenset((0,)))
-    decoder = Decoder(
-        family="other", hidden_size=8, num_layers=1, num_heads=2, num_kv_heads=2, head_dim=4, ffn_size=4, vocab_size=9,
-        experts=experts,
-    )  # fmt: skip
-    with pytest.raises(TensorRuleError, match="the experts of other have no rule"):
-        dense_parameters(decoder, "float32")
+    experts = Experts(count=2, ffn_size=4, active=1, layers=frozenset((0,)))
+    with pytest.raises(TensorRuleError, match="the experts of llama have no rule"):
+        dense_parameters(Decoder(family="llama", experts=experts, **SHAPE), "float32")
+
+
+@pytest.mark.parametrize("family", ["other", *(name for name, known in FAMILIES.items() if known.unmoved)])
+def test_tensors_of_a_family_that_is_not_moved_are_refused_by_name(family: str) -> None:
+    with pytest.raises(TensorRuleError, match=f"the tensors of {family} have no rule"):
+        dense_parameters(Decoder(family=family, **SHAPE), "float32")
+
+
+@pytest.mark.parametrize("family", LAYER_OF)
+def test_weights_that_plans_are_counted_from_are_those_of_the_tensors(family: str) -> None:
+    decoder, _ = LAYER_OF[family]
+    counted = sum(tensor.num_elements for tensor in dense_parameters(decoder, "float32"))
+    assert num_parameters(decoder) == counted
+
+
+@pytest.mark.parametrize("family", LAYER_OF)
+@pytest.mark.parametrize("pp", [1, 2])
+def test_fullest_rank_has_as_many_parameters_as_it_holds_of_the_tensors(family: str, pp: int) -> None:
+    decoder, _ = LAYER_OF[family]
+    found = dense_parameters(decoder, "float32")
+    for tp in tp_degrees(decoder, 8):
+        layout = Layout(tp, pp)
+        for stage in range(pp):
+            held = [
+                sum(box.volume for tensor in found for box in tensor.boxes(layout, rank, LAYERS))
+                for rank in range(layout.size)
+                if layout.coordinate(rank).pp == stage
+            ]
+            mine = pipeline_layers(LAYERS, pp, stage)
+            counted = rank_parameters(decoder, mine, first=stage == 0, last=stage == pp - 1, tp=tp)
+            # Vocabulary (17) and MLP (12) are not cut evenly, and the fullest rank of each is not always the same one.
+            assert max(held) <= counted <= max(held) * 1.05

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from nereus.errors import JobFileError
 from nereus.spec.decoder import QkNorm
 from nereus.spec.families import FAMILIES
-from nereus.spec.hf_config import is_hf_config, parse_hf_config
+from nereus.spec.hf_config import is_hf_config, parse_hf_config, parse_movable
 from nereus.spec.model import SMOLLM2
 
 LLAMA: dict[str, Any] = {
@@ -103,17 +104,19 @@ def test_experts_are_in_the_layers_that_the_config_leaves_them() -> None:
     }
     experts = parse_hf_config(config, "config.json").decoder.experts
     assert experts is not None
-    assert (experts.count, experts.ffn_size, sorted(experts.layers)) == (4, 96, [1, 5])
+    assert (experts.count, experts.ffn_size, experts.active, sorted(experts.layers)) == (4, 96, 4, [1, 5])
 
 
 def test_norms_over_heads_and_over_projections_are_told_apart() -> None:
     found = {family: known.qk_norm for family, known in FAMILIES.items() if known.qk_norm is not QkNorm.NONE}
-    heads = dict.fromkeys(("qwen3", "qwen3_moe", "gemma3_text"), QkNorm.HEAD)
+    heads = dict.fromkeys(("qwen3", "qwen3_moe", "gemma3_text", "qwen3_vl_text"), QkNorm.HEAD)
     assert found == heads | {"olmo2": QkNorm.PROJECTION}
 
 
 REFUSED = [
-    ({"model_type": "deepseek_v3"}, "model_type: 'deepseek_v3'", "supported are llama, mistral, mixtral"),
+    ({"model_type": "falcon"}, "model_type: 'falcon'", "supported are llama, mistral, mixtral"),
+    ({"model_type": "rwkv5"}, "model_type: 'rwkv5'", "it has no attention"),
+    ({"model_type": "nemotron-nas"}, "model_type: 'nemotron-nas'", "its layers differ"),
     ({"model_type": None}, "model_type: None", "supported are llama"),
     ({"model_type": ["llama"]}, "model_type: ['llama']", "supported are llama"),
     (
@@ -121,7 +124,6 @@ REFUSED = [
         "architectures: ['LlamaForSequenceClassification']",
         "supported is ['LlamaForCausalLM']",
     ),
-    ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config.quant_method: 'fp8'", "unquantised checkpoint"),
     ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype: 'float8_e4m3fn'", "it must be bfloat16, float16 or float32"),
     ({"hidden_size": None}, "hidden_size: None", "the field is required"),
     ({"hidden_size": "4096"}, "hidden_size: '4096'", "it must be a whole number of 1 or more"),
@@ -143,6 +145,27 @@ def test_config_that_cannot_be_read_is_refused_with_field_value_and_fix(
         parse_hf_config(LLAMA | fields, "config.json")
     assert str(caught.value).startswith(f"config.json: {seen} is not allowed; ")
     assert allowed in str(caught.value)
+
+
+UNMOVED = [
+    ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config.quant_method: 'fp8'", "unquantised checkpoint"),
+    (
+        {"model_type": "llama4_text", "architectures": None, "num_local_experts": 4},
+        "model_type: 'llama4_text'",
+        "planned and not moved",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "seen", "reason"), UNMOVED)
+def test_model_that_can_be_planned_only_is_refused_where_state_moves(fields: dict[str, Any], seen: str, reason: str) -> None:
+    assert parse_hf_config(LLAMA | fields, "config.json").decoder.hidden_size == 4096
+    with pytest.raises(JobFileError, match=re.escape(f"config.json: {seen} is not allowed; ") + f".*{reason}"):
+        parse_movable(LLAMA | fields, "config.json")
+
+
+def test_model_that_can_be_moved_is_the_same_where_state_moves() -> None:
+    assert parse_movable(LLAMA, "config.json") == parse_hf_config(LLAMA, "config.json")
 
 
 @pytest.mark.parametrize(("fields", "seen"), [({"num_experts": None}, "num_experts"), ({"mlp_only_layers": 3}, "mlp_only")])
