@@ -8,6 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
+"""Machines are shared: no example may fail because another program had the core."""
 
 DEFAULT = Path(__file__).parents[2] / "shared" / "data"
 

@@ -32,6 +32,7 @@ LLAMA_70B = Decoder(
 
 BLOOM_176B = Decoder(
     family="gpt2",
+    gated=False,
     hidden_size=14_336,
     num_layers=70,
     num_heads=112,

@@ -149,6 +149,7 @@ def _decoder(line: dict[str, str], family: str, vocabulary: int, *, tied: bool) 
     kv = line.get("kv_heads") or line["heads"]
     return Decoder(
         family=family,
+        gated=family != "gpt2",
         hidden_size=hidden,
         num_layers=int(line["layers"]),
         num_heads=heads,

@@ -51,7 +51,7 @@ def _described(row: Row) -> dict[str, Any]:
         "hidden": decoder.hidden_size,
         "ffn": decoder.ffn_size,
         "vocabulary": decoder.vocab_size,
-        "gated": row.model.gated,
+        "gated": row.model.decoder.gated,
         "tokens": int(run.tokens),
         "tp": run.tp,
         "pp": run.pp,

@@ -90,7 +90,7 @@ def generation_components(
     for rank, layers in enumerate(split_layers(run, model)):
         found = {
             Component.PARAMETERS: rank_parameters(run, model, rank) * run.weight_bytes,
-            Component.KV_CACHE: 2 * layers * model.kv_width(run.tp) * kv_item_bytes * cached_tokens,
+            Component.KV_CACHE: layers * model.cached_width(run.tp) * kv_item_bytes * cached_tokens,
             Component.ACTIVATIONS: together * run.item_bytes * model.kept_inside(run.tp),
             Component.ACTIVATIONS_OUTSIDE: together * run.item_bytes * model.kept_outside(run.norm_shards),
             Component.LOGITS: logits * (rank == run.pp - 1),

@@ -51,7 +51,7 @@ class Rollout:
 
 def kv_token_bytes(run: Execution, model: Architecture, item_bytes: float) -> float:
     """Bytes of the keys and values of one token on one device."""
-    return 2.0 * max(split_layers(run, model)) * model.kv_width(run.tp) * item_bytes
+    return max(split_layers(run, model)) * model.cached_width(run.tp) * item_bytes
 
 
 def concurrent_sequences(run: Execution, model: Architecture, rollout: Rollout) -> float:
@@ -129,12 +129,13 @@ def _decode_layer(run: Execution, model: Architecture, batch: float, context: fl
     for product in model.products(run.tp):
         products += product_amounts(run, batch, product.inner, product.outer)
     products[Op.GEMM_BYTES.position] = 0.0
-    attention = model.decoder.hidden_size * (2 * model.query_width / run.tp + 2 * model.kv_width(run.tp))
-    weights = attention + model.mlp_matrices * model.decoder.hidden_size * model.read_ffn(batch) / run.tp
+    mlp = model.mlp_matrices * model.decoder.hidden_size / run.tp
+    attention = sum(product.inner * product.outer for product in model.products(run.tp)) - mlp * model.active_ffn
+    weights = attention + mlp * model.read_ffn(batch)
     return products + amounts(
         {
             Op.WEIGHTS: weights * run.weight_bytes / device.memory_bytes_s,
-            Op.KV_READ: batch * seen * 2 * model.kv_width(run.tp) * kv_item_bytes / device.memory_bytes_s,
+            Op.KV_READ: batch * seen * model.cached_width(run.tp) * kv_item_bytes / device.memory_bytes_s,
             Op.ELEMENTWISE: batch * run.item_bytes * model.elementwise(run.tp, 1) / device.memory_bytes_s,
             **tp_amounts(run, batch * model.decoder.hidden_size, 2),
         }

@@ -1,6 +1,6 @@
 """What one layer of a decoder computes and keeps, per token: products, attention, bytes, parameters.
 
-    Decoder (its tensors) + experts per token, window (how it computes) = Architecture -> counts on one TP rank
+    Decoder (nereus/spec/decoder.py) -> Architecture -> counts on one TP rank, means over the layers
 
 FLOPs count two per multiply-add. Axes are shared out evenly over TP; fewer kv heads than TP ranks are repeated.
 """
@@ -8,8 +8,11 @@ FLOPs count two per multiply-add. Axes are shared out evenly over TP; fewer kv h
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from nereus.spec.attention import kv_elements
 from nereus.spec.decoder import Decoder
+from nereus.spec.weights import rank_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,32 +27,38 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A decoder, and what of its computation leaves no trace in its tensors."""
+    """A decoder as work: what a token goes through."""
 
     decoder: Decoder
-    experts_per_token: int = 2
-    """Experts that a token goes through, where there are experts."""
-    window: int = 0
-    """Tokens that a windowed layer attends to; 0: none has a window."""
-    windowed: float = 0.0
-    """Share of the layers that have the window."""
-
-    @property
-    def gated(self) -> bool:
-        """Whether the MLP has a gate: all families but GPT-2."""
-        return self.decoder.family != "gpt2"
 
     @property
     def mlp_matrices(self) -> int:
-        return 3 if self.gated else 2
+        return 3 if self.decoder.gated else 2
 
     @property
     def query_width(self) -> int:
         return self.decoder.num_heads * self.decoder.head_dim
 
+    @property
+    def value_width(self) -> int:
+        """Elements of what attention gives."""
+        return self.decoder.num_heads * self.decoder.value_dim
+
     def kv_width(self, tp: int) -> float:
-        """Elements of the keys of one token on one rank."""
+        """Elements of the keys of one token on one rank, or of its values: the mean of both."""
+        if self.decoder.latent is not None:
+            return (self.query_width + self.value_width) / 2 / tp
         return max(1.0, self.decoder.num_kv_heads / tp) * self.decoder.head_dim
+
+    def cached_width(self, tp: int) -> float:
+        """Elements that the KV cache keeps of one token in one layer on one rank."""
+        return float(kv_elements(self.decoder, tp)) if self.decoder.latent is not None else 2 * self.kv_width(tp)
+
+    @property
+    def windowed(self) -> float:
+        """Share of the layers whose context is bounded."""
+        window = self.decoder.window
+        return len(window.layers) / self.decoder.num_layers if window else 0.0
 
     @property
     def expert_share(self) -> float:
@@ -61,7 +70,7 @@ class Architecture:
     def active_ffn(self) -> float:
         """Width of the MLP that a token goes through, mean over layers."""
         experts, share = self.decoder.experts, self.expert_share
-        chosen = experts.ffn_size * min(self.experts_per_token, experts.count) if experts else 0
+        chosen = experts.ffn_size * experts.active + experts.shared_ffn_size if experts else 0
         return share * chosen + (1 - share) * self.decoder.ffn_size
 
     def read_ffn(self, tokens: float) -> float:
@@ -69,27 +78,41 @@ class Architecture:
         experts, share = self.decoder.experts, self.expert_share
         if experts is None:
             return float(self.decoder.ffn_size)
-        missed = float((1 - min(self.experts_per_token, experts.count) / experts.count) ** tokens)
-        return share * experts.ffn_size * experts.count * (1 - missed) + (1 - share) * self.decoder.ffn_size
+        missed = float((1 - experts.active / experts.count) ** tokens)
+        read = experts.ffn_size * experts.count * (1 - missed) + experts.shared_ffn_size
+        return share * read + (1 - share) * self.decoder.ffn_size
 
     def products(self, tp: int) -> tuple[Product, ...]:
-        """The products of one layer: q/k/v, out, gate and up, down."""
-        hidden, queries, ffn = self.decoder.hidden_size, self.query_width / tp, self.active_ffn / tp
+        """The products of one layer: q/k/v (in steps where they are compressed), out, gate and up, down."""
+        hidden, ffn = self.decoder.hidden_size, self.active_ffn / tp
         return (
-            Product(hidden, queries + 2 * self.kv_width(tp)),
-            Product(queries, hidden),
+            *self._query_key_value(tp),
+            Product(self.value_width / tp, hidden),
             Product(hidden, (self.mlp_matrices - 1) * ffn),
             Product(ffn, hidden),
         )
 
+    def _query_key_value(self, tp: int) -> tuple[Product, ...]:
+        hidden, queries, latent = self.decoder.hidden_size, self.query_width / tp, self.decoder.latent
+        if latent is None:
+            return (Product(hidden, queries + 2 * self.kv_width(tp)),)
+        # Of a key only what carries no position comes out of the compressed vector (MLA).
+        expanded = self.decoder.num_heads * (self.decoder.head_dim - latent.rope_dim + latent.value_dim) / tp
+        compressed = (Product(hidden, latent.q_rank), Product(latent.q_rank, queries))
+        asked = compressed if latent.q_rank else (Product(hidden, queries),)
+        return (*asked, Product(hidden, latent.kv_rank + latent.rope_dim), Product(latent.kv_rank, expanded))
+
     def attention_flops(self, tokens: float, tp: int) -> float:
         """Of the forward of one token in a causal sequence of this length: scores and values, half of the square."""
-        seen = (1 - self.windowed) * tokens / 2 + self.windowed * min(tokens / 2, self.window or tokens / 2)
-        return 4.0 * seen * self.query_width / tp
+        return 2.0 * self._seen(tokens / 2) * (self.query_width + self.value_width) / tp
 
     def context(self, tokens: float) -> float:
         """Tokens whose keys and values the token after these reads, mean over layers."""
-        return (1 - self.windowed) * tokens + self.windowed * min(tokens, self.window or tokens)
+        return self._seen(tokens)
+
+    def _seen(self, tokens: float) -> float:
+        window = self.decoder.window
+        return (1 - self.windowed) * tokens + self.windowed * min(tokens, window.size) if window else tokens
 
     def elementwise(self, tp: int, shards: int) -> float:
         """Elements that one token's forward reads and writes between products.
@@ -109,16 +132,11 @@ class Architecture:
         """Elements kept per token inside TP regions: q, k, v and what attention gives (flash attention keeps no square),
         rotated q and k; gate, up, the activation and its product."""
         attention = 3 * self.query_width / tp + 3 * self.kv_width(tp)
-        return attention + (self.mlp_matrices + 1 if self.gated else 2) * self.active_ffn / tp
+        return attention + (self.mlp_matrices + 1 if self.decoder.gated else 2) * self.active_ffn / tp
 
     def layer_parameters(self, tp: int) -> float:
         """Parameters of one layer on one rank, mean over layers; experts are shared out over the TP ranks."""
-        experts, share, hidden = self.decoder.experts, self.expert_share, self.decoder.hidden_size
-        attention = hidden * (2 * self.query_width / tp + 2 * self.kv_width(tp))
-        width = share * experts.count * experts.ffn_size if experts else 0.0
-        ffn = width + (1 - share) * self.decoder.ffn_size
-        router = share * hidden * experts.count if experts else 0.0
-        return attention + self.mlp_matrices * hidden * ffn / tp + router + len(self.decoder.norms) * hidden
+        return _layer_parameters(self.decoder, tp)
 
     def end_parameters(self, tp: int) -> float:
         """Parameters of the embedding, or of the head, on one rank."""
@@ -129,3 +147,8 @@ class Architecture:
         """What the head costs, in layers."""
         layer = sum(product.inner * product.outer for product in self.products(1))
         return self.end_parameters(1) / layer
+
+
+@lru_cache(maxsize=1024)
+def _layer_parameters(decoder: Decoder, tp: int) -> float:
+    return rank_parameters(decoder, range(decoder.num_layers), first=False, last=False, tp=tp) / decoder.num_layers

@@ -24,15 +24,15 @@ MIXTRAL = Architecture(
         head_dim=128,
         ffn_size=14_336,
         vocab_size=32_000,
-        experts=Experts(count=8, ffn_size=14_336, layers=frozenset(range(32))),
-    ),
-    experts_per_token=2,
+        experts=Experts(count=8, active=2, ffn_size=14_336, layers=frozenset(range(32))),
+    )
 )
 """Mixtral-8x7B, from its published config.json."""
 
 GPT_175B = Architecture(
     Decoder(
         family="gpt2",
+        gated=False,
         hidden_size=12_288,
         num_layers=96,
         num_heads=96,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nereus.cost.layer import Architecture
+from nereus.spec.decoder import Window
 from tests.cost.accelerators import GPT_175B, LLAMA_8B, MIXTRAL
 
 
@@ -40,7 +41,8 @@ def test_tp_shares_out_products_and_repeats_few_kv_heads() -> None:
 
 
 def test_a_window_bounds_what_attention_sees() -> None:
-    windowed = replace(LLAMA_8B, window=1024, windowed=1.0)
+    everywhere = Window(size=1024, layers=frozenset(range(32)))
+    windowed = Architecture(replace(LLAMA_8B.decoder, window=everywhere))
     assert windowed.context(8192) == 1024
     assert windowed.attention_flops(65_536, 1) == windowed.attention_flops(8192, 1)
     assert windowed.attention_flops(512, 1) == LLAMA_8B.attention_flops(512, 1)
