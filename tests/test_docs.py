@@ -63,8 +63,13 @@ def first_cells(document: str) -> list[str]:
     return [code or bold for code, bold in ROW.findall(document)]
 
 
+def document_of(model: type[Declared]) -> str:
+    """The document that has its fields."""
+    return "outline.md" if model.__module__ == "nereus.spec.outline" else "job-file.md"
+
+
 def declared() -> list[type[Declared]]:
-    """Every model that a job file is made of."""
+    """Every model that a job file or an outline is made of."""
     for module in pkgutil.iter_modules(nereus.spec.__path__, "nereus.spec."):
         importlib.import_module(module.name)
     return sorted((c for c in _subclasses(Declared) if c.__module__.startswith("nereus.spec.")), key=lambda c: c.__name__)
@@ -75,14 +80,15 @@ def _subclasses(base: type) -> list[type]:
 
 
 @pytest.mark.parametrize("model", declared(), ids=lambda model: model.__name__)
-def test_job_file_document_has_a_row_for_every_field(model: type[Declared]) -> None:
-    rows = first_cells(text("job-file.md"))
+def test_document_has_a_row_for_every_declared_field(model: type[Declared]) -> None:
+    rows = first_cells(text(document_of(model)))
     assert [name for name in model.model_fields if name not in rows] == []
 
 
-def test_job_file_document_has_as_many_rows_as_there_are_fields() -> None:
-    known = sorted(name for model in declared() for name in model.model_fields)
-    assert sorted(first_cells(text("job-file.md"))) == known
+@pytest.mark.parametrize("document", ["job-file.md", "outline.md"])
+def test_document_has_as_many_rows_as_there_are_fields(document: str) -> None:
+    known = sorted(name for model in declared() if document_of(model) == document for name in model.model_fields)
+    assert sorted(first_cells(text(document))) == known
 
 
 def commands() -> dict[str, list[str]]:

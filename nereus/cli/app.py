@@ -88,15 +88,18 @@ def replan(
 
 @app.command()
 def plan(
-    job: Annotated[Path, typer.Argument(help="The job file.", metavar="JOB")],
+    job: Annotated[Path, typer.Argument(help="A job file, or the outline of a job on accelerators.", metavar="JOB")],
     gpus: Annotated[str | None, typer.Option(help="Plan for so many devices, such as 4,8.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Show so many of the best plans.")] = 3,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what keeps faster candidates out (outlines).")] = False,
+    lengths: Annotated[Path | None, typer.Option(help="A CSV of response lengths: when memory runs out (outlines).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Which layout for how many devices: the best plans of a job, how fast, and how much memory."""
-    from nereus.cli.plan import plan_job
+    from nereus.cli.plan import Asked
+    from nereus.cli.plan import plan as plan_file
 
-    plan_job(job, gpus, top, as_json=as_json)
+    plan_file(job, Asked(gpus=gpus, top=top, explain=explain, lengths=lengths, as_json=as_json))
 
 
 @app.command()

@@ -100,6 +100,14 @@ class AcceleratorModel:
         components = generation_components(run, model, tokens, resident_bytes, rollout.kv_item_bytes)
         return self._prediction(run, generation_workload(run, model, rollout), components)
 
+    def training_memory(self, run: Execution, model: Architecture) -> Mapping[Component, float]:
+        """Bytes of the fullest device of a training update, without its seconds."""
+        return self.scales.by_component(fullest_components(run, model))
+
+    def inference_memory(self, run: Execution, model: Architecture) -> Mapping[Component, float]:
+        """The same of forward passes."""
+        return self.scales.by_component(generation_components(run, model, 0.0))
+
     def seconds(self, work: Workload) -> float:
         """Predicted seconds of any workload."""
         return self.efficiencies.seconds(work)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 Vector = NDArray[np.float64]
 
@@ -41,6 +40,8 @@ def fit(
     least: Vector | None = None,
 ) -> Fitted:
     """Factors (as logs) for which `predict(factors)` meets `measured`, held to prior +- spread and above `least` (logs)."""
+    from scipy.optimize import least_squares  # costs a quarter of a second, and a plan without measurements needs none
+
     weight = np.ones(len(measured)) if weights is None else weights
     observed = np.log(measured)
 

@@ -1,0 +1,150 @@
+"""An outline: an RL job on accelerators as far as a plan depends on it, before anything of it exists.
+
+    outline.yaml -> read_outline -> Outline (models by config.json, algorithm, workload, nodes) -> `nereus plan`
+
+A job file says how the native job runs; an outline says what any framework's job would have to compute, and on what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict, ValidationError, model_validator
+
+from nereus.spec.declared import Declared, Real, Whole
+from nereus.spec.devices import MAX_DEVICES_PER_NODE, MAX_NODES
+from nereus.spec.hardware import ACCELERATORS
+from nereus.spec.hf_config import HfModel, parse_hf_config
+from nereus.spec.problems import Problem, from_validation, one_of, refuse
+from nereus.spec.reading import read_data
+from nereus.spec.sizes import Bytes
+from nereus.spec.workflow import Algorithm, Workflow, workflow
+
+
+class Models(Declared):
+    """The `config.json` of each model; relative paths count from the outline."""
+
+    actor: str = Field(min_length=1)
+    """Generates and trains; a frozen copy of it is the reference."""
+    critic: str | None = Field(default=None, min_length=1)
+    """Of PPO; null: as large as the actor."""
+    reward: str | None = Field(default=None, min_length=1)
+    """Scores responses; null: as large as the actor. `rule`: no model, responses are scored on the CPU."""
+
+
+class Sequences(Declared):
+    """The sequences of one RL step."""
+
+    prompts_per_step: Whole = Field(ge=1)
+    """Prompts drawn for each step."""
+    samples_per_prompt: Whole = Field(default=1, ge=1)
+    """Responses sampled for each prompt."""
+    prompt_tokens: Whole = Field(ge=1)
+    """Mean of a prompt, in tokens."""
+    response_tokens: Whole = Field(ge=1)
+    """Mean of a response, in tokens: decides latency."""
+    longest_response_tokens: Whole = Field(default=0, ge=0)
+    """The longest response that must fit, in tokens: decides memory. 0: twice the mean."""
+    updates_per_step: Whole = Field(default=1, ge=1)
+    """Optimizer updates that the step's sequences are divided over."""
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of one RL step."""
+        return self.prompts_per_step * self.samples_per_prompt
+
+    @property
+    def longest_tokens(self) -> int:
+        """The longest response that must fit."""
+        return self.longest_response_tokens or 2 * self.response_tokens
+
+
+class Nodes(Declared):
+    """Equal nodes of one accelerator kind."""
+
+    kind: str
+    """Name of the accelerator, such as H100 or A100-80GB."""
+    count: Whole = Field(default=1, ge=1, le=MAX_NODES)
+    """How many there are."""
+    devices: Whole = Field(default=8, ge=1, le=MAX_DEVICES_PER_NODE)
+    """Devices of each."""
+    memory: Bytes | None = None
+    """Bytes of one device, such as 80GiB; null: the datasheet's."""
+    price_per_hour: Real | None = Field(default=None, gt=0)
+    """Of one device, in any currency; null: costs are not told."""
+
+    @model_validator(mode="after")
+    def _known_kind(self) -> Nodes:
+        if self.kind not in ACCELERATORS:
+            raise ValueError(f"kind {self.kind!r} is no accelerator that is known; it must be {one_of(ACCELERATORS)}")
+        return self
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of one device."""
+        return self.memory or ACCELERATORS[self.kind].memory_bytes
+
+
+class Outline(Declared):
+    """One RL post-training job, by what its plan depends on."""
+
+    name: str = Field(min_length=1)
+    """What tables call it."""
+    algorithm: Algorithm
+    """ppo, grpo or remax."""
+    asynchronous: Annotated[bool, Strict()] = False
+    """Whether a batch is generated while the one before it is trained on, on devices of its own."""
+    models: Models
+    """By their config.json."""
+    workload: Sequences
+    """The batch of one RL step."""
+    nodes: tuple[Nodes, ...] = Field(min_length=1)
+    """The pool, node group by node group; EMUs stay on one kind."""
+    micro_batches: tuple[Annotated[Whole, Field(ge=1)], ...] = (1, 2, 4, 8)
+    """Sequences that go through a model together, to choose from."""
+    sequence_parallel: Annotated[bool, Strict()] = True
+    """Whether norms and residuals are sharded along the sequence under TP."""
+    framework: Literal["plain", "megatron"] = "plain"
+    """Whose habits the training has: how ranks are numbered and gradients kept."""
+    headroom: Real = Field(default=0.1, ge=0, lt=1)
+    """Share of a device's memory that a plan leaves free (paper, section 4.2)."""
+
+    @property
+    def workflow(self) -> Workflow:
+        """The model-stages of a step."""
+        return workflow(self.algorithm, asynchronous=self.asynchronous, reward_model=self.models.reward != "rule")
+
+    @property
+    def num_devices(self) -> int:
+        """Of all nodes."""
+        return sum(group.count * group.devices for group in self.nodes)
+
+
+def is_outline(data: object) -> bool:
+    """Whether plain data is an outline rather than a job file: a job has neither of these fields."""
+    return isinstance(data, Mapping) and not {"algorithm", "models"}.isdisjoint(data)
+
+
+def parse_outline(data: object) -> Outline:
+    """The outline in plain data. Raises JobFileError with all problems in one message."""
+    try:
+        return Outline.model_validate(data)
+    except ValidationError as error:
+        raise refuse(from_validation(error, Outline, data)) from None
+
+
+def read_models(outline: Outline, folder: Path) -> Mapping[str, HfModel]:
+    """The model of each name that the workflow uses: actor, reference, critic, reward. Raises JobFileError."""
+    paths = {"actor": outline.models.actor, "critic": outline.models.critic, "reward": outline.models.reward}
+    needed = {stage.model for stage in outline.workflow.stages}
+    unused = [name for name in ("critic", "reward") if paths[name] not in (None, "rule") and name not in needed]
+    if unused:
+        allowed = f"{outline.algorithm} has no {unused[0]}; leave it out"
+        raise refuse([Problem(f"models.{unused[0]}", paths[unused[0]], allowed)])
+    found: dict[str, HfModel] = {}
+    for name in sorted(needed):
+        path = folder / (paths.get(name) or outline.models.actor)
+        found[name] = parse_hf_config(read_data(path, "config.json"), str(path))
+    return found
