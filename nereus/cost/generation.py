@@ -13,7 +13,7 @@ from math import ceil
 
 from nereus.cost.execution import Execution
 from nereus.cost.layer import Architecture
-from nereus.cost.operations import CALL_S, FORWARD_CALLS, STEP_S, Amounts, Op, amounts
+from nereus.cost.operations import CALL_S, FORWARD_CALLS, STEP_S, Amounts, OpClass, amounts
 from nereus.cost.training import (
     head_amounts,
     layer_amounts,
@@ -69,7 +69,7 @@ def generation_workload(run: Execution, model: Architecture, rollout: Rollout) -
     mean, steps = rollout.response_tokens, token_steps(sequences, concurrent, rollout)
     batch = sequences * mean / steps
     decode = decode_phase(run, model, steps, batch, rollout.prompt_tokens + mean / 2, rollout.kv_item_bytes)
-    serial = amounts({Op.STEP: STEP_S, Op.HOST: rollout.host_s})
+    serial = amounts({OpClass.STEP: STEP_S, OpClass.HOST: rollout.host_s})
     return Workload(phases=(prefill_phase(run, model, sequences, rollout.prompt_tokens), decode), serial=serial)
 
 
@@ -91,7 +91,7 @@ def prefill_phase(run: Execution, model: Architecture, sequences: float, prompt_
     layer = layer_amounts(replace(run, tokens=prompt_tokens), model, tokens, forwards=1, collectives=1)
     layers = paces(run, model)
     head = head_amounts(run, model, together, trains=False)
-    calls = amounts({Op.DECODE_DISPATCH: FORWARD_CALLS * CALL_S})
+    calls = amounts({OpClass.DECODE_DISPATCH: FORWARD_CALLS * CALL_S})
     return Phase(
         slots=sequences / together + run.pp - 1,
         device=(*(count * layer for count in layers[:-1]), layers[-1] * layer + head),
@@ -106,17 +106,17 @@ def decode_phase(
     """Token steps of `batch` sequences whose mean context is `context` tokens."""
     part, layers = batch / run.pp, paces(run, model)
     layer, head = _decode_layer(run, model, part, context, kv_item_bytes), _decode_head(run, model, part)
-    calls = amounts({Op.DECODE_DISPATCH: FORWARD_CALLS * CALL_S})
+    calls = amounts({OpClass.DECODE_DISPATCH: FORWARD_CALLS * CALL_S})
     whole = (*(count * layer for count in layers[:-1]), layers[-1] * layer + head)
     return Phase(
         slots=steps * run.pp,
-        device=tuple(_without(rank, op) for rank in whole for op in (Op.GEMM, Op.WEIGHTS)),
+        device=tuple(_without(rank, op) for rank in whole for op in (OpClass.GEMM, OpClass.WEIGHTS)),
         host=tuple(count * calls for count in layers for _ in range(2)),
-        between=_hop(run, model, part) + amounts({Op.SEQUENCE: part * CALL_S}),
+        between=_hop(run, model, part) + amounts({OpClass.SEQUENCE: part * CALL_S}),
     )
 
 
-def _without(rank: Amounts, op: Op) -> Amounts:
+def _without(rank: Amounts, op: OpClass) -> Amounts:
     """One side of the roofline: a product takes the longer of its FLOPs and of reading its weights."""
     left = rank.copy()
     left[op.position] = 0.0
@@ -128,14 +128,14 @@ def _decode_layer(run: Execution, model: Architecture, batch: float, context: fl
     products = amounts({})
     for product in model.products(run.tp):
         products += product_amounts(run, batch, product.inner, product.outer)
-    products[Op.GEMM_BYTES.position] = 0.0
+    products[OpClass.GEMM_BYTES.position] = 0.0
     attention = model.decoder.hidden_size * (2 * model.query_width / run.tp + 2 * model.kv_width(run.tp))
     weights = attention + model.mlp_matrices * model.decoder.hidden_size * model.read_ffn(batch) / run.tp
     return products + amounts(
         {
-            Op.WEIGHTS: weights * run.weight_bytes / device.memory_bytes_s,
-            Op.KV_READ: batch * seen * 2 * model.kv_width(run.tp) * kv_item_bytes / device.memory_bytes_s,
-            Op.ELEMENTWISE: batch * run.item_bytes * model.elementwise(run.tp, 1) / device.memory_bytes_s,
+            OpClass.WEIGHTS: weights * run.weight_bytes / device.memory_bytes_s,
+            OpClass.KV_READ: batch * seen * 2 * model.kv_width(run.tp) * kv_item_bytes / device.memory_bytes_s,
+            OpClass.ELEMENTWISE: batch * run.item_bytes * model.elementwise(run.tp, 1) / device.memory_bytes_s,
             **tp_amounts(run, batch * model.decoder.hidden_size, 2),
         }
     )
@@ -144,9 +144,9 @@ def _decode_layer(run: Execution, model: Architecture, batch: float, context: fl
 def _decode_head(run: Execution, model: Architecture, batch: float) -> Amounts:
     """Logits of one token of each sequence: the head is read once."""
     head = head_amounts(run, model, batch, trains=False)
-    head[Op.GEMM_BYTES.position] = 0.0
+    head[OpClass.GEMM_BYTES.position] = 0.0
     read = model.end_parameters(run.tp) * run.item_bytes / run.hardware.accelerator.memory_bytes_s
-    return head + amounts({Op.WEIGHTS: read})
+    return head + amounts({OpClass.WEIGHTS: read})
 
 
 def _hop(run: Execution, model: Architecture, tokens: float) -> Amounts:
@@ -155,7 +155,7 @@ def _hop(run: Execution, model: Architecture, tokens: float) -> Amounts:
         return amounts({})
     link = run.hardware.link(run.tp * run.pp)
     size = tokens * model.decoder.hidden_size * run.item_bytes / run.hardware.bytes_s(link) + LATENCY_S[link]
-    return amounts({Op.SEND_NODE if link is LinkClass.NODE else Op.SEND_NETWORK: size})
+    return amounts({OpClass.SEND_NODE if link is LinkClass.NODE else OpClass.SEND_NETWORK: size})
 
 
 def kv_room_bytes(run: Execution, model: Architecture, capacity_bytes: float, kept_bytes: float = 0.0) -> float:

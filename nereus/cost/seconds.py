@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nereus.cost.operations import Op
+from nereus.cost.operations import OpClass
 from nereus.cost.volume import Workload
 
 SHARPNESS = 6.0
@@ -50,8 +50,8 @@ def stack(workloads: Sequence[Workload]) -> Stacked:
     """Workloads side by side; missing phases and kinds of rank are empty."""
     phases = max(1, *(len(work.phases) for work in workloads))
     kinds = max((len(phase.device) for work in workloads for phase in work.phases), default=1)
-    shape = (len(workloads), phases, kinds, len(Op))
-    device, host, between = np.zeros(shape), np.zeros(shape), np.zeros((*shape[:2], len(Op)))
+    shape = (len(workloads), phases, kinds, len(OpClass))
+    device, host, between = np.zeros(shape), np.zeros(shape), np.zeros((*shape[:2], len(OpClass)))
     slots = np.zeros(shape[:2])
     for n, work in enumerate(workloads):
         for p, phase in enumerate(work.phases):

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nereus.cost.operations import Amounts, Op
+from nereus.cost.operations import Amounts, OpClass
 
 
 def nothing() -> Amounts:
     """No work."""
-    return np.zeros(len(Op))
+    return np.zeros(len(OpClass))
 
 
 @dataclass(frozen=True, slots=True)
