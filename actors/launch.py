@@ -143,4 +143,4 @@ def _predicted_peak(job: Job, states: Mapping[str, StateSpec], plan: Plan, step:
     """Predicted bytes of the worst device in one step."""
     workload = job.workload
     batch = Batch(job.global_batch, workload.max_prompt_tokens, workload.cap_at(step), job.grpo.updates_per_step)
-    return max(predicted_peaks(plan, states, job.model, job.dtype, batch).values())
+    return max(predicted_peaks(plan, states, job.model.decoder, job.dtype, batch).values())

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nereus.cost.fit import Vector, fit
-from nereus.cost.operations import MOST, OpClass
+from nereus.cost.operations import COMPUTE, MOST, OpClass
 from nereus.cost.seconds import seconds, seconds_of, stack
 from nereus.cost.volume import Workload
 
@@ -65,6 +65,8 @@ class Efficiencies:
     num_measured: int = 0
     source: str = "conservative guesses; nothing measured"
     """Where the figures come from."""
+    common: float = 0.0
+    """Spread of a factor that all computation shares: not 0 where the peak was timed instead of printed in a datasheet."""
 
     @property
     def inverse(self) -> Vector:
@@ -102,9 +104,11 @@ class Efficiencies:
             return seconds(stacked, inverse)
 
         chosen = None if weights is None else np.asarray(weights, dtype=float)
-        least = np.array([-np.log(MOST.get(op, np.inf)) for op in OpClass])
+        # A device may well be faster than what was timed; nothing is faster than its datasheet.
+        least = np.array([-np.inf if self.common else -np.log(MOST.get(op, np.inf)) for op in OpClass])
+        common = np.array([self.common * (op in COMPUTE) for op in OpClass])
         times = np.asarray(measured, dtype=float)
-        found = fit(predict, times, prior[used], spread[used], weights=chosen, least=least[used])
+        found = fit(predict, times, prior[used], spread[used], weights=chosen, least=least[used], common=common[used])
         values = dict(self.values)
         for op, log, width in zip((op for op in OpClass if used[op.position]), found.log, found.spread, strict=True):
             values[op] = Efficiency(float(np.exp(-log)), float(width), measured=True)
@@ -124,6 +128,7 @@ class Efficiencies:
             "kind": self.kind,
             "source": self.source,
             "num_measured": self.num_measured,
+            "common": self.common,
             "classes": {op.value: list(known) for op, known in self.values.items()},
         }
 
@@ -131,4 +136,5 @@ class Efficiencies:
     def from_json(cls, data: Mapping[str, Any]) -> Efficiencies:
         """What `as_json` gave; classes that are newer than the file are unseen."""
         saved = {OpClass(name): Efficiency(float(v), float(s), bool(m)) for name, (v, s, m) in data["classes"].items()}
-        return cls(str(data["kind"]), {**UNSEEN, **saved}, int(data["num_measured"]), str(data["source"]))
+        common = float(data.get("common", 0.0))
+        return cls(str(data["kind"]), {**UNSEEN, **saved}, int(data["num_measured"]), str(data["source"]), common)

@@ -20,7 +20,7 @@ from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.layout.catalog import StateSpec
 from nereus.layout.layout import Layout
 from nereus.layout.tensors import ITEM_BYTES, Kind, Segment, pipeline_layers
-from nereus.spec.model import ModelShape
+from nereus.spec.decoder import Decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Footprint:
 
 
 def predicted_peaks(
-    plan: Plan, states: Mapping[str, StateSpec], model: ModelShape, dtype: str, batch: Batch
+    plan: Plan, states: Mapping[str, StateSpec], model: Decoder, dtype: str, batch: Batch
 ) -> dict[DeviceId, int]:
     """Peak bytes of every device over one RL step of the plan (Mem_peak of Eq. (1), before headroom)."""
     state: dict[DeviceId, int] = {}
@@ -48,7 +48,7 @@ def predicted_peaks(
     return {device: state[device] + live[device] for device in sorted(state)}
 
 
-def stage_footprint(stage: StagePlan, rank: int, state: StateSpec, model: ModelShape, dtype: str, batch: Batch) -> Footprint:
+def stage_footprint(stage: StagePlan, rank: int, state: StateSpec, model: Decoder, dtype: str, batch: Batch) -> Footprint:
     """The bytes of one rank of a model-stage."""
     layout, item = stage.layout, ITEM_BYTES[dtype]
     trains = any(tensor.kind is Kind.EXP_AVG for tensor in state.tensors)
@@ -67,7 +67,7 @@ def stage_footprint(stage: StagePlan, rank: int, state: StateSpec, model: ModelS
     return Footprint(state.shard_bytes(layout, rank), live)
 
 
-def _activations(model: ModelShape, layout: Layout, rank: int, rows: int, batch: Batch) -> int:
+def _activations(model: Decoder, layout: Layout, rank: int, rows: int, batch: Batch) -> int:
     """Elements that autograd keeps for these rows.
 
     Per token and layer: of two norms the input, the normalised input and the output (6 h); queries, repeated keys and
@@ -87,20 +87,20 @@ def _activations(model: ModelShape, layout: Layout, rank: int, rows: int, batch:
     return total
 
 
-def _sends(model: ModelShape, layout: Layout, rank: int, rows: int, batch: Batch, *, both_ways: bool = True) -> int:
+def _sends(model: Decoder, layout: Layout, rank: int, rows: int, batch: Batch, *, both_ways: bool = True) -> int:
     """Elements of the hidden states (and their gradients) that a pass has sent: their buffers live until it ends."""
     at = layout.coordinate(rank)
     neighbours = (at.pp + 1 < layout.pp) + (both_ways and at.pp > 0)
     return neighbours * rows * ceil(batch.length) * model.hidden_size
 
 
-def _kv_cache(model: ModelShape, layout: Layout, rank: int, wave: int, batch: Batch) -> int:
+def _kv_cache(model: Decoder, layout: Layout, rank: int, wave: int, batch: Batch) -> int:
     heads = max(1, _width(model.num_kv_heads, layout, rank))
     layers = len(pipeline_layers(model.num_layers, layout.pp, layout.coordinate(rank).pp))
     return 2 * layers * wave * heads * model.head_dim * ceil(batch.length)
 
 
-def _vocabulary(model: ModelShape, layout: Layout, rank: int) -> int:
+def _vocabulary(model: Decoder, layout: Layout, rank: int) -> int:
     return _span(Segment(model.vocab_size), layout, rank)
 
 

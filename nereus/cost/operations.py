@@ -92,6 +92,11 @@ LINKS = frozenset(
 )
 """Classes of messages: what hides behind computation seems faster than the link is."""
 
+COMPUTE = frozenset(
+    (*DATASHEET, OpClass.DISPATCH, OpClass.DISPATCH_PIPELINED, OpClass.DECODE_DISPATCH, OpClass.SEQUENCE, OpClass.STEP)
+)
+"""Classes that a device of another speed scales together; messages and measured seconds do not follow it."""
+
 MOST = {**dict.fromkeys(DATASHEET, 1.0), **dict.fromkeys(LINKS, 2.0)}
 """The largest efficiency that a fit may find. Nominal classes have no bound."""
 

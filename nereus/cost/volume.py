@@ -44,3 +44,5 @@ class Workload:
     """Share of that slot it may hide behind."""
     repeats: float = 1.0
     """Times that all of it happens."""
+    sharpness: float = 6.0
+    """Of the regime: how device and host time are joined."""

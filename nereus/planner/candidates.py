@@ -52,7 +52,8 @@ def _order(candidate: Candidate) -> tuple[float, int, int, int, Layout, int]:
 def _candidate(request: SearchRequest, plan: StagePlan) -> Candidate:
     cost, state = request.cost, request.states[plan.stage]
     footprints = [
-        stage_footprint(plan, rank, state, cost.model, cost.dtype, request.longest) for rank in range(plan.layout.size)
+        stage_footprint(plan, rank, state, cost.model.decoder, cost.dtype, request.longest)
+        for rank in range(plan.layout.size)
     ]
     return Candidate(
         plan,
@@ -64,7 +65,7 @@ def _candidate(request: SearchRequest, plan: StagePlan) -> Candidate:
 
 def _legal(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
     """Powers of two for TP and PP, as is common practice; any DP degree for which the batch divides."""
-    model, pool, updates = request.cost.model, len(request.devices), _updates(request, stage)
+    model, pool, updates = request.cost.model.decoder, len(request.devices), _updates(request, stage)
     for tp in _powers_of_two(pool):
         divides_kv = model.num_kv_heads % tp == 0 or tp % model.num_kv_heads == 0
         if model.num_heads % tp or not divides_kv:

@@ -60,7 +60,7 @@ class Snapshot:
 
     def peak_bytes(self) -> int:
         """Predicted peak of the plan in force."""
-        peaks = predicted_peaks(self.plan, self.states, self.cost.model, self.cost.dtype, self.longest)
+        peaks = predicted_peaks(self.plan, self.states, self.cost.model.decoder, self.cost.dtype, self.longest)
         return max(peaks.values())
 
     @property

@@ -87,7 +87,7 @@ def brute_force(request: SearchRequest, top: int) -> list[Best]:
 
 
 def _legal_plans(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
-    model, batch, pool = request.cost.model, request.longest, len(request.devices)
+    model, batch, pool = request.cost.model.decoder, request.longest, len(request.devices)
     nodes = Counter(request.node_of[device] for device in request.devices).values()
     updates = batch.updates if stage == ACTOR_TRAINING else 1
     powers = [2**exponent for exponent in range(12)]
@@ -109,7 +109,8 @@ def _legal_plans(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
 def _raw(request: SearchRequest, plan: StagePlan) -> Raw:
     cost, state = request.cost, request.states[plan.stage]
     ranks = [
-        room.stage_footprint(plan, rank, state, cost.model, cost.dtype, request.longest) for rank in range(plan.layout.size)
+        room.stage_footprint(plan, rank, state, cost.model.decoder, cost.dtype, request.longest)
+        for rank in range(plan.layout.size)
     ]
     fullest, busiest = max(rank.state for rank in ranks), max(rank.live for rank in ranks)
     return Raw(plan, cost.stage_seconds(plan, request.mean), fullest, busiest)

@@ -9,15 +9,16 @@ from random import Random
 import pytest
 
 from nereus.cost.batch import Batch
+from nereus.cost.layer import Architecture
 from nereus.cost.memory import Footprint
-from nereus.cost.rates import Rates
-from nereus.cost.step import CostModel
+from nereus.cost.native import native_cost
 from nereus.emu.plan import StagePlan
 from nereus.emu.unit import counter_tensors
 from nereus.layout.catalog import StateSpec
 from nereus.layout.dense import state_spec
 from nereus.planner import candidates as room
 from nereus.planner.request import SearchRequest
+from nereus.spec.decoder import Decoder
 from nereus.spec.model import ModelShape
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES
 
@@ -49,7 +50,7 @@ class Tables:
     seed: int
     sync_s: int
     """Seconds of a weight sync per replica."""
-    model: ModelShape = QUICKSTART
+    model: Architecture = field(default_factory=lambda: Architecture(QUICKSTART.decoder))
     dtype: str = "float32"
     drawn: dict[object, int] = field(default_factory=dict)
 
@@ -60,7 +61,7 @@ class Tables:
         return float(self.sync_s * replicas)
 
     def footprint(
-        self, stage: StagePlan, rank: int, state: StateSpec, model: ModelShape, dtype: str, batch: Batch
+        self, stage: StagePlan, rank: int, state: StateSpec, model: Decoder, dtype: str, batch: Batch
     ) -> Footprint:
         shape = (stage.stage, stage.layout, stage.dp)
         return Footprint(
@@ -115,7 +116,7 @@ def real_request(
     return SearchRequest(
         states=REAL_STATES,
         generates=ACTOR_GENERATION,
-        cost=CostModel(QUICKSTART, "float32", Rates(DEVICE_FLOPS)),
+        cost=native_cost(QUICKSTART, "float32", DEVICE_FLOPS, capacity_bytes, len(node_of)),
         devices=tuple(node_of),
         node_of=node_of,
         capacity_bytes=capacity_bytes,

@@ -144,7 +144,7 @@ def test_predicted_peak_of_a_choice_is_never_below_that_of_its_plan_on_any_devic
         request = real_request((4, 4), capacity, sequences=24, micro_batches=(2, 12))
         for choice in search(request, top=4):
             cost = request.cost
-            peaks = predicted_peaks(choice.plan(), request.states, cost.model, cost.dtype, request.longest)
+            peaks = predicted_peaks(choice.plan(), request.states, cost.model.decoder, cost.dtype, request.longest)
             assert max(peaks.values()) <= choice.peak_bytes <= 0.9 * capacity
 
 
