@@ -13,13 +13,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nereus.cost.batch import Batch
+from nereus.cost.components import Footprint, MemoryScales, generation_components, training_components
 from nereus.cost.efficiency import Efficiencies
 from nereus.cost.execution import PLAIN, Execution, Regime, execution_of
 from nereus.cost.generation import Rollout, generation_workload
 from nereus.cost.layer import Architecture
+from nereus.cost.ledger import ledger_footprint
 from nereus.cost.training import hop_latency_s, inference_workload, rank_parameters, training_workload
 from nereus.cost.volume import Workload
-from nereus.emu.plan import Plan, StagePlan
+from nereus.emu.plan import DeviceId, Plan, StagePlan
+from nereus.layout.catalog import StateSpec
 from nereus.layout.layout import Layout
 from nereus.spec.hardware import Hardware
 from nereus.spec.stages import ACTOR_GENERATION, role_of
@@ -55,6 +58,8 @@ class CostModel:
     regime: Regime = PLAIN
     prior: Efficiencies
     """What is known of the device before the job ran on it."""
+    scales: MemoryScales = field(default_factory=MemoryScales)
+    """Of what an allocator takes; a ledger needs none."""
     learnt: Mapping[str, Efficiencies] = field(default_factory=dict)
     """What is known now, by role; the prior where nothing was measured."""
     measured: tuple[Measurement, ...] = ()
@@ -77,6 +82,36 @@ class CostModel:
         stages: Mapping[str, StagePlan] = plan.stages
         total = sum(self.stage_seconds(stage, batch) for stage in stages.values())
         return total + self.sync_seconds(stages[generates].dp)
+
+    def footprints(self, stage: StagePlan, state: StateSpec, batch: Batch) -> tuple[Footprint, ...]:
+        """The bytes of each rank of one EMU of a model-stage."""
+        layout = stage.layout
+        if self.regime.ledger:
+            model, dtype = self.model.decoder, self.dtype
+            return tuple(ledger_footprint(stage, rank, state, model, dtype, batch) for rank in range(layout.size))
+        role, run = _role(stage), self.execution(stage, batch)
+        if role == "training":
+            rows = training_components(run, self.model)
+        else:
+            cached = run.micro_batch * run.tokens if role == "generation" else 0.0
+            rows = generation_components(run, self.model, cached, kv_item_bytes=run.item_bytes)
+        by_pp = [self.scales.footprint(row) for row in rows]
+        return tuple(by_pp[layout.coordinate(rank).pp] for rank in range(layout.size))
+
+    def peaks(self, plan: Plan, states: Mapping[str, StateSpec], batch: Batch) -> dict[DeviceId, int]:
+        """Peak bytes of every device over one RL step of the plan (Mem_peak of Eq. (1), before headroom).
+
+        The state of every unit on it, and the most that is live while one of its model-stages computes.
+        """
+        state: dict[DeviceId, int] = {}
+        live: dict[DeviceId, int] = {}
+        for name, stage in plan.stages.items():
+            footprints = self.footprints(stage, states[name], batch)
+            for group in stage.groups:
+                for footprint, device in zip(footprints, group, strict=True):
+                    state[device] = state.get(device, 0) + footprint.state
+                    live[device] = max(live.get(device, 0), footprint.live)
+        return {device: state[device] + live[device] for device in sorted(state)}
 
     def execution(self, stage: StagePlan, batch: Batch) -> Execution:
         """How a model-stage runs."""
