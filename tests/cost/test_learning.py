@@ -136,7 +136,7 @@ def test_the_cost_of_messages_is_learnt(stage: str, factor: float) -> None:
     machine = with_rates(2e-4, 0.8, tp_latency_node=factor)
     learnt = COST.learn(measured(stage, machine))
     latency = learnt.learnt[str(role_of(stage))].values[OpClass.TP_LATENCY_NODE].value
-    assert abs(log(factor / latency)) < 0.6 * abs(log(factor)), "noise hides a part of a small share"
+    assert abs(log(factor / latency)) < 0.7 * abs(log(factor)), "noise hides a part of a small share"
     assert worst_error(learnt, stage, machine) < 0.15
 
 
@@ -159,6 +159,21 @@ def test_the_last_step_disturbed_does_not_move_the_plan_that_runs(before: int, f
     steady, right = COST.learn([ran(2.0)] * before), 2.0
     after = steady.learn([ran(right * factor)])
     assert after.stage_seconds(stage_plan(ACTOR_TRAINING), BATCHES[1]) == pytest.approx(right, rel=0.05)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_one_disturbed_step_on_a_new_plan_does_not_change_what_else_is_cheap(factor: float) -> None:
+    """The first step after a transition is the only one of its kind, and the likeliest to be disturbed."""
+    wide, narrow, other = (stage_plan(ACTOR_TRAINING, text, 16) for text in ("dp8", "dp4", "pp2 dp2"))
+    batch, machine = BATCHES[1], with_rates(7e-4, 0.6)
+    before = COST.learn([Measurement(wide, batch, machine.stage_seconds(wide, batch))] * WINDOW)
+    after = before.learn([Measurement(narrow, batch, factor * machine.stage_seconds(narrow, batch))])
+
+    def share(cost: CostModel, plan: StagePlan) -> float:
+        return cost.stage_seconds(plan, batch) / cost.stage_seconds(narrow, batch)
+
+    for plan in (wide, other):
+        assert share(after, plan) == pytest.approx(share(before, plan), rel=0.15)
 
 
 def test_first_measurement_that_is_four_times_too_long_is_soon_outweighed() -> None:
