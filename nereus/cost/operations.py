@@ -72,6 +72,7 @@ class OpClass(StrEnum):
 
 
 _POSITION = {op: index for index, op in enumerate(OpClass)}
+_COUNT = len(_POSITION)
 
 DATASHEET = frozenset(
     (
@@ -115,7 +116,7 @@ STALL_S = 0.5
 
 def amounts(values: Mapping[OpClass, float]) -> Amounts:
     """Amounts with these seconds, and zero of everything else."""
-    found = np.zeros(len(OpClass))
+    found = np.zeros(_COUNT)
     for op, seconds in values.items():
         found[_POSITION[op]] += seconds
     return found
