@@ -69,13 +69,15 @@ class CostModel:
         return self.learnt.get(_role(stage), self.prior).seconds(self.workload(stage, batch))
 
     def sync_seconds(self, replicas: int) -> float:
-        """Predicted seconds of a weight sync to `replicas` generation EMUs: every replica's parameters over its link."""
+        """Predicted seconds of a weight sync to `replicas` generation EMUs: all parameters to each, over its link.
+
+        Where all share one link, one after the other.
+        """
         run = self.execution(StagePlan(ACTOR_GENERATION, Layout(), 1, (0,)), Batch(1, 1, 1))
         link = self.hardware.link(1 + replicas)
         size = rank_parameters(run, self.model, 0) * run.weight_bytes
-        return 2 * hop_latency_s(run, link) + (replicas if self.regime.shares_links else 1) * size / self.hardware.bytes_s(
-            link
-        )
+        in_turn = replicas if self.regime.shares_links else 1
+        return 2 * hop_latency_s(run, link) + in_turn * size / self.hardware.bytes_s(link)
 
     def step_seconds(self, plan: Plan, batch: Batch, generates: str) -> float:
         """L_step: predicted seconds of one RL step."""

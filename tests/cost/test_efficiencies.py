@@ -96,6 +96,17 @@ def test_what_was_learnt_is_saved_and_loaded() -> None:
     assert again == known
 
 
+def test_a_timed_peak_is_saved_and_loaded_as_one() -> None:
+    known = Efficiencies("cpu", common=3.0)
+    assert Efficiencies.from_json(json.loads(json.dumps(known.as_json()))) == known
+
+
+def test_a_timed_peak_may_be_exceeded_and_a_datasheet_may_not() -> None:
+    fast = [seconds / 20 for seconds in true_seconds()]
+    assert Efficiencies("H100").learn(works(), fast).values[OpClass.GEMM].value <= 1.0
+    assert Efficiencies("cpu", common=3.0).learn(works(), fast).values[OpClass.GEMM].value > 2.0
+
+
 def test_a_file_from_before_a_class_existed_leaves_it_unseen() -> None:
     saved = Efficiencies("H100").learn(works(), true_seconds()).as_json()
     del saved["classes"][OpClass.STALL.value]

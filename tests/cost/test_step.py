@@ -12,7 +12,7 @@ from nereus.cost.efficiency import Efficiencies
 from nereus.cost.layer import Architecture
 from nereus.cost.native import native_cost
 from nereus.cost.priors import shipped
-from nereus.cost.step import CostModel
+from nereus.cost.step import CostModel, Measurement
 from nereus.emu.plan import Plan
 from nereus.spec.hardware import ACCELERATORS, CPU_BYTES_S, Hardware
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES
@@ -73,6 +73,15 @@ def test_weight_sync_of_accelerators_fills_all_links_at_once() -> None:
 def test_weight_sync_of_half_precision_takes_half_of_the_bytes() -> None:
     half = native_cost(QUICKSTART, "bfloat16", PEAK, 24 << 20, 8)
     assert half.sync_seconds(2) - PAIR_S == pytest.approx((COST.sync_seconds(2) - PAIR_S) / 2)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("cost", [COST, on_h100s()], ids=["native", "H100"])
+def test_a_stage_that_was_measured_is_met_whatever_the_devices_are(cost: CostModel, stage: str) -> None:
+    plan, batch = stage_plan(stage, "tp2 dp2"), Batch(256, 512, 1024)
+    seconds = 1.3 * cost.stage_seconds(plan, batch)
+    learnt = cost.learn([Measurement(plan, batch, seconds)] * 8)
+    assert learnt.stage_seconds(plan, batch) == pytest.approx(seconds, rel=0.03)
 
 
 @pytest.mark.parametrize("cost", [COST, on_h100s()], ids=["native", "H100"])
