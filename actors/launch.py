@@ -5,7 +5,7 @@ cluster (private, or the one that was named) -> rendezvous + job actor on the he
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,11 +21,9 @@ from actors.planner import Planner
 from actors.rendezvous import Rendezvous
 from nereus.api.address import DEFAULT_PORT
 from nereus.control.effects import News
-from nereus.cost.batch import Batch
-from nereus.cost.memory import predicted_peaks
+from nereus.control.state import JobState
 from nereus.emu.plan import Plan
 from nereus.errors import JobStopped, NereusError
-from nereus.layout.catalog import StateSpec
 from nereus.monitor.pool import PoolEmulator
 from nereus.rl.describe import describe
 from nereus.runtime.summary import SampleCounts, Summary, summarize
@@ -71,7 +69,7 @@ class Launched:
             raise (cause if isinstance(cause, NereusError) else error) from None
         except RayActorError as error:
             raise JobStopped("the process of the RL loop died, and all workers with it; run the job again") from error
-        return summarize(self._news, samples, partial(_predicted_peak, self._job, describe(self._job).states))
+        return summarize(self._news, samples, partial(_predicted_peak, JobState(config=describe(self._job))))
 
     def _feed(self) -> Sequence[News]:
         import ray
@@ -139,8 +137,7 @@ def pool_emulator(job: Job) -> PoolEmulator | None:
     )
 
 
-def _predicted_peak(job: Job, states: Mapping[str, StateSpec], plan: Plan, step: int) -> int:
+def _predicted_peak(state: JobState, plan: Plan, step: int) -> int:
     """Predicted bytes of the worst device in one step."""
-    workload = job.workload
-    batch = Batch(job.global_batch, workload.max_prompt_tokens, workload.cap_at(step), job.grpo.updates_per_step)
-    return max(predicted_peaks(plan, states, job.model, job.dtype, batch).values())
+    longest = state.batch(state.config.job.workload.cap_at(step))
+    return max(state.cost.peaks(plan, state.config.states, longest).values())

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from nereus.control.events import BoundaryReached, DeviceFailed, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
 from nereus.control.state import JobState
-from nereus.cost.rates import Measurement, Rates
-from nereus.cost.work import stage_work
+from nereus.cost.step import Measurement
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 
@@ -53,13 +52,12 @@ def _intact(state: JobState, dead: Set[EndpointId]) -> dict[str, tuple[Emu, ...]
 
 def _learn(state: JobState) -> JobState:
     """Calibrate the cost model on the stage times of the last step (paper, section 4.2)."""
-    report, job = state.report, state.config.job
+    report = state.report
     assert report is not None
     batch = state.batch(report.response_tokens_mean)
     measured = tuple(
-        Measurement(stage_work(stage, job.model, job.dtype, batch), (stage.layout.tp, stage.dp), report.stage_s[name])
+        Measurement(stage, batch, report.stage_s[name])
         for name, stage in state.plan.stages.items()
         if report.stage_s.get(name, 0.0) > 0
     )
-    rates = state.rates if state.rates is not None else Rates(state.device_flops)
-    return replace(state, rates=rates.learn(measured))
+    return replace(state, learnt=state.cost.learn(measured))

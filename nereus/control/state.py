@@ -10,7 +10,7 @@ from nereus.control.events import ReplanRequested
 from nereus.control.phases import Idle, Phase
 from nereus.control.report import Release, StepReport
 from nereus.cost.batch import Batch
-from nereus.cost.rates import Rates
+from nereus.cost.native import native_cost
 from nereus.cost.step import CostModel
 from nereus.emu.plan import DeviceId, Plan
 from nereus.emu.unit import Emu
@@ -61,7 +61,8 @@ class JobState:
     report: StepReport | None = None
     reference: Reference | None = None
     horizons: Horizons = field(default_factory=Horizons)
-    rates: Rates | None = None
+    learnt: CostModel | None = None
+    """The cost model once a step was measured."""
     links: LinkRates = field(default_factory=LinkRates)
     cycle: int = 0
     """Replans so far."""
@@ -81,9 +82,10 @@ class JobState:
     @property
     def cost(self) -> CostModel:
         """The cost model as calibrated so far."""
-        job = self.config.job
-        rates = self.rates if self.rates is not None else Rates(self.device_flops)
-        return CostModel(job.model, job.dtype, rates)
+        if self.learnt is not None:
+            return self.learnt
+        job, cluster = self.config.job, self.config.job.cluster
+        return native_cost(job.model, job.dtype, self.device_flops, cluster.device.memory or 0, cluster.num_devices)
 
     @property
     def device_flops(self) -> float:

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from nereus.cost.components import Component, MemoryScales, fullest_components, generation_components
 from nereus.cost.efficiency import Efficiencies
-from nereus.cost.execution import Execution
+from nereus.cost.execution import PLAIN, Execution, Regime
 from nereus.cost.generation import Rollout, concurrent_sequences, generation_workload
 from nereus.cost.layer import Architecture
+from nereus.cost.step import CostModel
 from nereus.cost.training import inference_workload, training_workload
 from nereus.cost.volume import Workload
+from nereus.spec.hardware import Hardware
 
 HEADROOM = 0.1
 """Share of a device's memory that a plan leaves free (paper, section 4.2)."""
@@ -77,6 +79,12 @@ class AcceleratorModel:
 
     efficiencies: Efficiencies
     scales: MemoryScales = field(default_factory=MemoryScales)
+
+    def cost(self, model: Architecture, hardware: Hardware, dtype: str = "bfloat16", regime: Regime = PLAIN) -> CostModel:
+        """What planner, policy and control ask, for one model on devices of this kind."""
+        return CostModel(
+            model=model, hardware=hardware, dtype=dtype, regime=regime, prior=self.efficiencies, scales=self.scales
+        )
 
     def training(self, run: Execution, model: Architecture, resident_bytes: float = 0.0) -> Prediction:
         """One optimizer update, on a device where `resident_bytes` of idle model-stages lie."""

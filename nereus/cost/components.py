@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,27 @@ class Component(StrEnum):
     WORKSPACE = "workspace"
     RESIDENT = "resident"
     """Idle model-stages on the same device."""
+
+
+STATE = frozenset((Component.PARAMETERS, Component.OPTIMIZER))
+"""What is there while the unit is; the rest only while it computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of one model-stage on one device."""
+
+    components: Mapping[Component, int]
+
+    @property
+    def state(self) -> int:
+        """Parameters, moments and counters: there while the unit is."""
+        return sum(size for part, size in self.components.items() if part in STATE)
+
+    @property
+    def live(self) -> int:
+        """On top while it computes."""
+        return sum(size for part, size in self.components.items() if part not in STATE)
 
 
 SCALES: Mapping[Component, tuple[float, float]] = {
@@ -140,6 +162,10 @@ class MemoryScales:
     def peak_bytes(self, components: NDArray[np.float64]) -> float:
         """The fullest rank's bytes."""
         return float((components @ self.vector).max())
+
+    def footprint(self, row: NDArray[np.float64]) -> Footprint:
+        """The bytes of one rank."""
+        return Footprint({part: ceil(size) for part, size in zip(Component, row * self.vector, strict=True)})
 
     def by_component(self, components: NDArray[np.float64]) -> dict[Component, float]:
         """Bytes of the fullest rank by component; they add up to the peak."""

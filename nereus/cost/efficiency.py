@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nereus.cost.fit import Vector, fit
-from nereus.cost.operations import MOST, Op
+from nereus.cost.operations import COMPUTE, MOST, OpClass
 from nereus.cost.seconds import seconds, seconds_of, stack
 from nereus.cost.volume import Workload
 
@@ -26,31 +26,31 @@ class Efficiency(NamedTuple):
     measured: bool = False
 
 
-UNSEEN: Mapping[Op, Efficiency] = {
-    Op.GEMM: Efficiency(0.5, 0.3),
-    Op.GEMM_BYTES: Efficiency(0.7, 0.7),
-    Op.ATTENTION: Efficiency(0.3, 0.7),
-    Op.ELEMENTWISE: Efficiency(0.5, 0.7),
-    Op.DISPATCH: Efficiency(0.15, 1.0),
-    Op.DISPATCH_PIPELINED: Efficiency(0.2, 1.0),
-    Op.TP_NODE: Efficiency(0.6, 0.7),
-    Op.TP_NETWORK: Efficiency(0.4, 1.0),
-    Op.TP_LATENCY_NODE: Efficiency(0.3, 1.0),
-    Op.TP_LATENCY_NETWORK: Efficiency(0.2, 1.0),
-    Op.SEND_NODE: Efficiency(0.5, 1.0),
-    Op.SEND_NETWORK: Efficiency(0.5, 1.0),
-    Op.REDUCE_NODE: Efficiency(0.5, 1.0),
-    Op.REDUCE_NETWORK: Efficiency(0.35, 1.0),
-    Op.SCATTER_NODE: Efficiency(0.5, 1.0),
-    Op.SCATTER_NETWORK: Efficiency(0.35, 1.0),
-    Op.OPTIMIZER: Efficiency(0.6, 0.7),
-    Op.STEP: Efficiency(0.5, 1.0),
-    Op.WEIGHTS: Efficiency(0.6, 0.5),
-    Op.KV_READ: Efficiency(0.4, 0.7),
-    Op.DECODE_DISPATCH: Efficiency(0.3, 1.0),
-    Op.SEQUENCE: Efficiency(0.5, 1.0),
-    Op.HOST: Efficiency(1.0, 0.5),
-    Op.STALL: Efficiency(1.0, 0.5),
+UNSEEN: Mapping[OpClass, Efficiency] = {
+    OpClass.GEMM: Efficiency(0.5, 0.3),
+    OpClass.GEMM_BYTES: Efficiency(0.7, 0.7),
+    OpClass.ATTENTION: Efficiency(0.3, 0.7),
+    OpClass.ELEMENTWISE: Efficiency(0.5, 0.7),
+    OpClass.DISPATCH: Efficiency(0.15, 1.0),
+    OpClass.DISPATCH_PIPELINED: Efficiency(0.2, 1.0),
+    OpClass.TP_NODE: Efficiency(0.6, 0.7),
+    OpClass.TP_NETWORK: Efficiency(0.4, 1.0),
+    OpClass.TP_LATENCY_NODE: Efficiency(0.3, 1.0),
+    OpClass.TP_LATENCY_NETWORK: Efficiency(0.2, 1.0),
+    OpClass.SEND_NODE: Efficiency(0.5, 1.0),
+    OpClass.SEND_NETWORK: Efficiency(0.5, 1.0),
+    OpClass.REDUCE_NODE: Efficiency(0.5, 1.0),
+    OpClass.REDUCE_NETWORK: Efficiency(0.35, 1.0),
+    OpClass.SCATTER_NODE: Efficiency(0.5, 1.0),
+    OpClass.SCATTER_NETWORK: Efficiency(0.35, 1.0),
+    OpClass.OPTIMIZER: Efficiency(0.6, 0.7),
+    OpClass.STEP: Efficiency(0.5, 1.0),
+    OpClass.WEIGHTS: Efficiency(0.6, 0.5),
+    OpClass.KV_READ: Efficiency(0.4, 0.7),
+    OpClass.DECODE_DISPATCH: Efficiency(0.3, 1.0),
+    OpClass.SEQUENCE: Efficiency(0.5, 1.0),
+    OpClass.HOST: Efficiency(1.0, 0.5),
+    OpClass.STALL: Efficiency(1.0, 0.5),
 }
 """Before anything was measured: what ordinary kernels and collectives reach, never more than the datasheet. They are
 conservative guesses, not measurements, and a report says so of every class that is still at them."""
@@ -61,15 +61,17 @@ class Efficiencies:
     """The efficiencies of one hardware kind."""
 
     kind: str
-    values: Mapping[Op, Efficiency] = field(default_factory=lambda: dict(UNSEEN))
+    values: Mapping[OpClass, Efficiency] = field(default_factory=lambda: dict(UNSEEN))
     num_measured: int = 0
     source: str = "conservative guesses; nothing measured"
     """Where the figures come from."""
+    common: float = 0.0
+    """Spread of a factor that all computation shares: not 0 where the peak was timed instead of printed in a datasheet."""
 
     @property
     def inverse(self) -> Vector:
-        """One over each efficiency, in the order of `Op`."""
-        return np.array([1.0 / self.values[op].value for op in Op])
+        """One over each efficiency, in the order of `OpClass`."""
+        return np.array([1.0 / self.values[op].value for op in OpClass])
 
     def seconds(self, work: Workload) -> float:
         """Predicted seconds of a workload."""
@@ -79,7 +81,7 @@ class Efficiencies:
         """Relative standard deviation of that prediction, from the spreads of the classes it is made of."""
         stacked, inverse = stack([work]), self.inverse
         base, variance = float(seconds(stacked, inverse)[0]), 0.0
-        for op in (op for op in Op if stacked.used[op.position]):
+        for op in (op for op in OpClass if stacked.used[op.position]):
             nudged = inverse.copy()
             nudged[op.position] *= np.exp(self.values[op].spread)
             variance += float(np.log(seconds(stacked, nudged)[0] / base)) ** 2
@@ -94,7 +96,7 @@ class Efficiencies:
         stacked = stack(works)
         used = stacked.used
         prior = np.log(self.inverse)
-        spread = np.array([self.values[op].spread for op in Op])
+        spread = np.array([self.values[op].spread for op in OpClass])
 
         def predict(factors: Vector) -> Vector:
             inverse = np.exp(prior)
@@ -102,16 +104,18 @@ class Efficiencies:
             return seconds(stacked, inverse)
 
         chosen = None if weights is None else np.asarray(weights, dtype=float)
-        least = np.array([-np.log(MOST.get(op, np.inf)) for op in Op])
+        # A device may well be faster than what was timed; nothing is faster than its datasheet.
+        least = np.array([-np.inf if self.common else -np.log(MOST.get(op, np.inf)) for op in OpClass])
+        common = np.array([self.common * (op in COMPUTE) for op in OpClass])
         times = np.asarray(measured, dtype=float)
-        found = fit(predict, times, prior[used], spread[used], weights=chosen, least=least[used])
+        found = fit(predict, times, prior[used], spread[used], weights=chosen, least=least[used], common=common[used])
         values = dict(self.values)
-        for op, log, width in zip((op for op in Op if used[op.position]), found.log, found.spread, strict=True):
+        for op, log, width in zip((op for op in OpClass if used[op.position]), found.log, found.spread, strict=True):
             values[op] = Efficiency(float(np.exp(-log)), float(width), measured=True)
         count = self.num_measured + len(works)
         return replace(self, values=values, num_measured=count, source=f"{count} measured runs")
 
-    def drifting(self, factor: float, ceiling: Mapping[Op, Efficiency] = UNSEEN) -> Efficiencies:
+    def drifting(self, factor: float, ceiling: Mapping[OpClass, Efficiency] = UNSEEN) -> Efficiencies:
         """The same with spreads widened by a factor, up to those of unseen classes: what time takes from a measurement."""
         values = {
             op: known._replace(spread=min(known.spread * factor, ceiling[op].spread)) for op, known in self.values.items()
@@ -124,11 +128,13 @@ class Efficiencies:
             "kind": self.kind,
             "source": self.source,
             "num_measured": self.num_measured,
+            "common": self.common,
             "classes": {op.value: list(known) for op, known in self.values.items()},
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Efficiencies:
         """What `as_json` gave; classes that are newer than the file are unseen."""
-        saved = {Op(name): Efficiency(float(v), float(s), bool(m)) for name, (v, s, m) in data["classes"].items()}
-        return cls(str(data["kind"]), {**UNSEEN, **saved}, int(data["num_measured"]), str(data["source"]))
+        saved = {OpClass(name): Efficiency(float(v), float(s), bool(m)) for name, (v, s, m) in data["classes"].items()}
+        common = float(data.get("common", 0.0))
+        return cls(str(data["kind"]), {**UNSEEN, **saved}, int(data["num_measured"]), str(data["source"]), common)

@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
 
+import numpy as np
+
 from nereus.cost.batch import Batch
+from nereus.cost.operations import CALL_S, STEP_S
 from nereus.emu.plan import StagePlan
 from nereus.errors import LayoutError
-from nereus.spec.hardware import Hardware
+from nereus.layout.tensors import ITEM_BYTES
+from nereus.spec.hardware import LATENCY_S, Hardware, LinkClass
 
 
 class Recompute(StrEnum):
@@ -46,6 +50,25 @@ class Regime:
     """Whether pipeline hops stall once the predicted peak is over the headroom: an allocator that keeps returning memory."""
     stalls_replicated: bool = False
     """Whether hops stall with a replicated optimizer, many micro-batches and many replicas (see `replicated_stall`)."""
+    sharpness: float = 6.0
+    """Power of the norm that joins the time of device and host: the larger of the two, with a rounded corner where they are
+    close; 1 is their sum, for a host that waits for each operation."""
+    step_s: float = STEP_S
+    """Nominal seconds that every step of a model-stage pays once."""
+    sequence_s: float = CALL_S
+    """Nominal seconds that an engine takes per sequence and token step."""
+    ends: int = 0
+    """Layers that embedding and head are worth in launches and TP collectives; beside a real model's layers they vanish."""
+    optimizer_calls: int = 0
+    """Forwards of a layer that the optimizer step of that layer is worth in launches; 0 where it is fused."""
+    scores_prompts: bool = True
+    """Whether logits of prompt tokens are computed too."""
+    reduce_latency_s: tuple[tuple[int, float], ...] = ()
+    """Measured seconds of a small all-reduce by group size; () is ring steps at the latency of the link."""
+    ledger: bool = False
+    """Whether memory is what the native job's ledger counts, to the byte, and not what an allocator takes."""
+    shares_links: bool = False
+    """Whether all messages pass through one machine, so that those at the same time wait for each other."""
 
 
 PLAIN = Regime()
@@ -86,6 +109,8 @@ class Execution:
     """Of one update, over all replicas."""
     tokens: float
     """Of one sequence."""
+    scored_tokens: float | None = None
+    """Those of them that need logits; None: all."""
     zero1: bool = False
     sequence_parallel: bool = False
     """Whether norms and residuals are sharded over TP ranks along the sequence; collectives carry the same bytes."""
@@ -111,6 +136,21 @@ class Execution:
     def micro_tokens(self) -> float:
         """Tokens of one micro-batch."""
         return self.micro_batch * self.tokens
+
+    @property
+    def scored_micro_tokens(self) -> float:
+        """Tokens of one micro-batch that need logits."""
+        return self.micro_batch * (self.tokens if self.scored_tokens is None else self.scored_tokens)
+
+    def reduce_latency_s(self, size: int, link: LinkClass) -> float:
+        """Seconds of an all-reduce of a few bytes over `size` members: interpolated, beyond the table in proportion."""
+        table = self.regime.reduce_latency_s
+        if not table:
+            return 2 * (size - 1) * LATENCY_S[link]
+        largest, slowest = table[-1]
+        if size > largest:
+            return slowest * size / largest
+        return float(np.interp(size, [group for group, _ in table], [seconds for _, seconds in table]))
 
     @property
     def norm_shards(self) -> int:
@@ -146,10 +186,12 @@ class Execution:
         )
 
 
-def execution_of(stage: StagePlan, hardware: Hardware, batch: Batch, *, trains: bool, regime: Regime = PLAIN) -> Execution:
-    """How a planned model-stage runs on accelerators, its batch as the native job counts it.
+def execution_of(
+    stage: StagePlan, hardware: Hardware, batch: Batch, *, trains: bool, regime: Regime = PLAIN, dtype: str = "bfloat16"
+) -> Execution:
+    """How a planned model-stage runs, its batch as the native job counts it.
 
-    Raises LayoutError for axes that the accelerator model does not price.
+    Raises LayoutError for axes that have no price.
     """
     layout = stage.layout
     if layout.fsdp * layout.ep > 1:
@@ -159,9 +201,13 @@ def execution_of(stage: StagePlan, hardware: Hardware, batch: Batch, *, trains: 
         tp=layout.tp,
         pp=layout.pp,
         dp=stage.dp,
-        micro_batch=stage.micro_batch,
+        micro_batch=min(stage.micro_batch, batch.rows(stage.dp, trains=trains)),
         sequences=batch.sequences / (batch.updates if trains else 1),
         tokens=batch.length,
+        scored_tokens=batch.length if regime.scores_prompts else batch.response_tokens,
         zero1=stage.zero1,
+        item_bytes=ITEM_BYTES[dtype],
+        weight_bytes=ITEM_BYTES[dtype],
+        dtype=dtype,
         regime=regime,
     )

@@ -38,8 +38,12 @@ def fit(
     *,
     weights: Vector | None = None,
     least: Vector | None = None,
+    common: Vector | None = None,
 ) -> Fitted:
-    """Factors (as logs) for which `predict(factors)` meets `measured`, held to prior +- spread and above `least` (logs)."""
+    """Factors (as logs) for which `predict(factors)` meets `measured`, held to prior +- spread and above `least` (logs).
+
+    `common`: spread of what factors have in common on top, so that they move together before they move apart.
+    """
     from scipy.optimize import least_squares  # costs a quarter of a second, and a plan without measurements needs none
 
     weight = np.ones(len(measured)) if weights is None else weights
@@ -48,11 +52,16 @@ def fit(
     def residuals(log: Vector) -> Vector:
         error = weight * (np.log(np.maximum(predict(np.exp(log)), 1e-30)) - observed) / NOISE
         soft = np.sign(error) * np.sqrt(2.0 * (np.sqrt(1.0 + error * error) - 1.0))
-        return np.concatenate([soft, (log - prior) / spread])
+        return np.concatenate([soft, whiten @ (log - prior)])
 
+    shared = np.zeros(len(prior)) if common is None else common
+    covariance = np.diag(spread**2) + np.outer(shared, shared)
+    whiten = np.linalg.inv(np.linalg.cholesky(covariance))
+    spread = np.sqrt(np.diag(covariance))
     low = np.full(len(prior), -np.inf) if least is None else least
     start = np.maximum(prior, low + 1e-3)
-    found = least_squares(residuals, start, bounds=(low, np.inf), method="trf", xtol=1e-6, ftol=1e-6)
+    bounded = bool(np.isfinite(low).any())
+    found = least_squares(residuals, start, bounds=(low, np.inf), method="trf" if bounded else "lm", xtol=1e-6, ftol=1e-6)
     precision = found.jac.T @ found.jac
     variance = np.diag(np.linalg.pinv(precision))
     return Fitted(np.asarray(found.x), np.minimum(np.sqrt(np.maximum(variance, 0.0)), spread))

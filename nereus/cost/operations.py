@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Amounts = NDArray[np.float64]
-"""One number of seconds at datasheet rates per operation class, in the order of `Op`."""
+"""One number of seconds at datasheet rates per operation class, in the order of `OpClass`."""
 
 
-class Op(StrEnum):
+class OpClass(StrEnum):
     """Operations that share one efficiency."""
 
     GEMM = "gemm"
@@ -71,16 +71,32 @@ class Op(StrEnum):
         return _POSITION[self]
 
 
-_POSITION = {op: index for index, op in enumerate(Op)}
+_POSITION = {op: index for index, op in enumerate(OpClass)}
+_COUNT = len(_POSITION)
 
-DATASHEET = frozenset((Op.GEMM, Op.GEMM_BYTES, Op.ATTENTION, Op.ELEMENTWISE, Op.OPTIMIZER, Op.WEIGHTS, Op.KV_READ))
+DATASHEET = frozenset(
+    (
+        OpClass.GEMM,
+        OpClass.GEMM_BYTES,
+        OpClass.ATTENTION,
+        OpClass.ELEMENTWISE,
+        OpClass.OPTIMIZER,
+        OpClass.WEIGHTS,
+        OpClass.KV_READ,
+    )
+)
 """Classes that nothing does faster than the datasheet says."""
 
 LINKS = frozenset(
-    (Op.TP_NODE, Op.TP_NETWORK, Op.SEND_NODE, Op.SEND_NETWORK)
-    + (Op.REDUCE_NODE, Op.REDUCE_NETWORK, Op.SCATTER_NODE, Op.SCATTER_NETWORK)
+    (OpClass.TP_NODE, OpClass.TP_NETWORK, OpClass.SEND_NODE, OpClass.SEND_NETWORK)
+    + (OpClass.REDUCE_NODE, OpClass.REDUCE_NETWORK, OpClass.SCATTER_NODE, OpClass.SCATTER_NETWORK)
 )
 """Classes of messages: what hides behind computation seems faster than the link is."""
+
+COMPUTE = frozenset(
+    (*DATASHEET, OpClass.DISPATCH, OpClass.DISPATCH_PIPELINED, OpClass.DECODE_DISPATCH, OpClass.SEQUENCE, OpClass.STEP)
+)
+"""Classes that a device of another speed scales together; messages and measured seconds do not follow it."""
 
 MOST = {**dict.fromkeys(DATASHEET, 1.0), **dict.fromkeys(LINKS, 2.0)}
 """The largest efficiency that a fit may find. Nominal classes have no bound."""
@@ -98,9 +114,9 @@ STALL_S = 0.5
 """Nominal seconds that one pipeline hop waits while cached blocks are given back and new ones are taken."""
 
 
-def amounts(values: Mapping[Op, float]) -> Amounts:
+def amounts(values: Mapping[OpClass, float]) -> Amounts:
     """Amounts with these seconds, and zero of everything else."""
-    found = np.zeros(len(Op))
+    found = np.zeros(_COUNT)
     for op, seconds in values.items():
         found[_POSITION[op]] += seconds
     return found

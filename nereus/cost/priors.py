@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nereus.cost.efficiency import UNSEEN, Efficiencies, Efficiency
-from nereus.cost.operations import Op
+from nereus.cost.operations import OpClass
 
 CARRIED = 0.25
 """Least spread of a shipped figure: what the same class differed by between the public clusters it was fitted on."""
 
 
-NETWORK = frozenset((Op.TP_NETWORK, Op.SEND_NETWORK, Op.REDUCE_NETWORK, Op.SCATTER_NETWORK))
+NETWORK = frozenset((OpClass.TP_NETWORK, OpClass.SEND_NETWORK, OpClass.REDUCE_NETWORK, OpClass.SCATTER_NETWORK))
 """Classes that depend on a cluster more than on its devices."""
 
 
@@ -28,7 +28,7 @@ class Prior:
     source: str
     error: str
     """Of its predictions, and on what."""
-    values: Mapping[Op, float]
+    values: Mapping[OpClass, float]
 
 
 PRIORS: Mapping[str, tuple[Prior, ...]] = {
@@ -37,45 +37,45 @@ PRIORS: Mapping[str, tuple[Prior, ...]] = {
             source="Ultra-Scale Playbook sweep (nanotron, 1B/3B/8B, 8 to 64 H100, EFA)",
             error="median 3.4 % within 2x of the best, each model left out of its own fit",
             values={
-                Op.GEMM: 0.61,
-                Op.GEMM_BYTES: 0.39,
-                Op.ATTENTION: 0.23,
-                Op.ELEMENTWISE: 0.95,
-                Op.DISPATCH: 0.105,
-                Op.OPTIMIZER: 0.59,
-                Op.STEP: 0.17,
-                Op.REDUCE_NETWORK: 0.41,
-                Op.SCATTER_NETWORK: 0.38,
+                OpClass.GEMM: 0.61,
+                OpClass.GEMM_BYTES: 0.39,
+                OpClass.ATTENTION: 0.23,
+                OpClass.ELEMENTWISE: 0.95,
+                OpClass.DISPATCH: 0.105,
+                OpClass.OPTIMIZER: 0.59,
+                OpClass.STEP: 0.17,
+                OpClass.REDUCE_NETWORK: 0.41,
+                OpClass.SCATTER_NETWORK: 0.38,
             },
         ),
         Prior(
             source="Vidur network profiling, H100 DGX, all-reduce of 2 to 8 devices",
             error="median 16 %, every other size left out",
-            values={Op.TP_NODE: 0.70, Op.TP_LATENCY_NODE: 0.67, Op.REDUCE_NODE: 0.70},
+            values={OpClass.TP_NODE: 0.70, OpClass.TP_LATENCY_NODE: 0.67, OpClass.REDUCE_NODE: 0.70},
         ),
         Prior(
             source="TensorRT-LLM performance overview, Llama 3.1 8B to 405B in FP8, TP 1 to 8, full load",
             error="median 3.6 % in the fit",
-            values={Op.WEIGHTS: 0.75, Op.KV_READ: 0.95, Op.DECODE_DISPATCH: 0.43, Op.SEQUENCE: 1.0},
+            values={OpClass.WEIGHTS: 0.75, OpClass.KV_READ: 0.95, OpClass.DECODE_DISPATCH: 0.43, OpClass.SEQUENCE: 1.0},
         ),
     ),
     "A100-80GB": (
         Prior(
             source="Vidur network profiling, A100 DGX, all-reduce of 2 to 8 devices",
             error="median 16 %, every other size left out",
-            values={Op.TP_NODE: 0.49, Op.TP_LATENCY_NODE: 0.47, Op.REDUCE_NODE: 0.49},
+            values={OpClass.TP_NODE: 0.49, OpClass.TP_LATENCY_NODE: 0.47, OpClass.REDUCE_NODE: 0.49},
         ),
         Prior(
             source="Splitwise, Llama-2-70B with TP 2 to 8 and BLOOM-176B with TP 8 in vLLM",
             error="mean 11 %, each model and TP left out of its own fit",
-            values={Op.WEIGHTS: 0.65, Op.KV_READ: 0.61, Op.DECODE_DISPATCH: 0.27},
+            values={OpClass.WEIGHTS: 0.65, OpClass.KV_READ: 0.61, OpClass.DECODE_DISPATCH: 0.27},
         ),
     ),
     "L40S": (
         Prior(
             source="TensorRT-LLM performance overview, Llama 3.1 8B and 70B in FP8, TP 1 to 8, full load",
             error="median 1.5 % in the fit",
-            values={Op.WEIGHTS: 0.83, Op.KV_READ: 0.88, Op.TP_NODE: 0.55, Op.GEMM: 0.76},
+            values={OpClass.WEIGHTS: 0.83, OpClass.KV_READ: 0.88, OpClass.TP_NODE: 0.55, OpClass.GEMM: 0.76},
         ),
     ),
 }

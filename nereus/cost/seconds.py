@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nereus.cost.operations import Op
+from nereus.cost.operations import OpClass
 from nereus.cost.volume import Workload
-
-SHARPNESS = 6.0
-"""Power of the norm that joins device and host time: the larger of the two, with a rounded corner where they are close."""
 
 Vector = NDArray[np.float64]
 
@@ -41,6 +38,8 @@ class Stacked:
     """N"""
     repeats: Vector
     """N"""
+    sharpness: Vector
+    """N"""
 
     used: NDArray[np.bool_]
     """classes: which occur at all"""
@@ -50,8 +49,8 @@ def stack(workloads: Sequence[Workload]) -> Stacked:
     """Workloads side by side; missing phases and kinds of rank are empty."""
     phases = max(1, *(len(work.phases) for work in workloads))
     kinds = max((len(phase.device) for work in workloads for phase in work.phases), default=1)
-    shape = (len(workloads), phases, kinds, len(Op))
-    device, host, between = np.zeros(shape), np.zeros(shape), np.zeros((*shape[:2], len(Op)))
+    shape = (len(workloads), phases, kinds, len(OpClass))
+    device, host, between = np.zeros(shape), np.zeros(shape), np.zeros((*shape[:2], len(OpClass)))
     slots = np.zeros(shape[:2])
     for n, work in enumerate(workloads):
         for p, phase in enumerate(work.phases):
@@ -70,6 +69,7 @@ def stack(workloads: Sequence[Workload]) -> Stacked:
         hidden=hidden,
         hides=np.array([work.hides for work in workloads]),
         repeats=np.array([work.repeats for work in workloads]),
+        sharpness=np.array([work.sharpness for work in workloads]),
         used=found > 0,
     )
 
@@ -77,7 +77,7 @@ def stack(workloads: Sequence[Workload]) -> Stacked:
 def seconds(stacked: Stacked, inverse: Vector) -> Vector:
     """Seconds of each workload; `inverse` is one over the efficiency of each class."""
     device, host = stacked.device @ inverse, stacked.host @ inverse
-    ranks = _joined(device, host).max(axis=2)
+    ranks = _joined(device, host, stacked.sharpness[:, None, None]).max(axis=2)
     phases = stacked.slots * (ranks + stacked.between @ inverse)
     left = np.maximum(stacked.hidden @ inverse - stacked.hides * ranks[:, 0], 0.0)
     found: Vector = stacked.repeats * (phases.sum(axis=1) + left + stacked.serial @ inverse)
@@ -89,16 +89,16 @@ def seconds_of(work: Workload, inverse: Vector) -> float:
     taken, first = 0.0, 0.0
     for number, phase in enumerate(work.phases):
         device, host = np.array(phase.device) @ inverse, np.array(phase.host) @ inverse
-        slot = float(_joined(device, host).max())
+        slot = float(_joined(device, host, work.sharpness).max())
         first = first if number else slot
         taken += phase.slots * (slot + float(phase.between @ inverse))
     left = max(float(work.hidden @ inverse) - work.hides * first, 0.0)
     return work.repeats * (taken + left + float(work.serial @ inverse))
 
 
-def _joined(device: Vector, host: Vector) -> Vector:
-    """A smooth maximum that is exact where one of the two is zero."""
+def _joined(device: Vector, host: Vector, sharpness: Vector | float) -> Vector:
+    """A smooth maximum that is exact where one of the two is zero; the sum where the sharpness is 1."""
     larger = np.maximum(device, host)
     ratio = np.minimum(device, host) / np.where(larger > 0, larger, 1.0)
-    joined: Vector = larger * (1.0 + ratio**SHARPNESS) ** (1.0 / SHARPNESS)
+    joined: Vector = larger * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
     return joined

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from nereus.cost.execution import Execution, Recompute
 from nereus.cost.layer import Architecture
-from nereus.cost.operations import CALL_S, FORWARD_CALLS, STALL_S, STEP_S, Amounts, Op, amounts
+from nereus.cost.operations import CALL_S, FORWARD_CALLS, STALL_S, Amounts, OpClass, amounts
 from nereus.cost.pipeline import balanced_split, even_split
 from nereus.cost.volume import Phase, Workload, nothing
-from nereus.spec.hardware import LATENCY_S, LinkClass
+from nereus.spec.hardware import LinkClass
 
 BACKWARD = 2
 """Forwards that a backward is worth, in products, attention and bytes."""
@@ -28,33 +28,37 @@ OPTIMIZER_BYTES = 30
 GRADIENT_PASS_BYTES = 6
 """Bytes per parameter of the passes over all gradients: the norm, and setting them to zero."""
 
-_TP = {LinkClass.NODE: (Op.TP_NODE, Op.TP_LATENCY_NODE), LinkClass.NETWORK: (Op.TP_NETWORK, Op.TP_LATENCY_NETWORK)}
-_SEND = {LinkClass.NODE: Op.SEND_NODE, LinkClass.NETWORK: Op.SEND_NETWORK}
-_REDUCE = {LinkClass.NODE: Op.REDUCE_NODE, LinkClass.NETWORK: Op.REDUCE_NETWORK}
-_SCATTER = {LinkClass.NODE: Op.SCATTER_NODE, LinkClass.NETWORK: Op.SCATTER_NETWORK}
+_TP = {
+    LinkClass.NODE: (OpClass.TP_NODE, OpClass.TP_LATENCY_NODE),
+    LinkClass.NETWORK: (OpClass.TP_NETWORK, OpClass.TP_LATENCY_NETWORK),
+}
+_SEND = {LinkClass.NODE: OpClass.SEND_NODE, LinkClass.NETWORK: OpClass.SEND_NETWORK}
+_REDUCE = {LinkClass.NODE: OpClass.REDUCE_NODE, LinkClass.NETWORK: OpClass.REDUCE_NETWORK}
+_SCATTER = {LinkClass.NODE: OpClass.SCATTER_NODE, LinkClass.NETWORK: OpClass.SCATTER_NETWORK}
 
 
 def training_workload(run: Execution, model: Architecture, *, near_capacity: bool = False) -> Workload:
     """One optimizer update. `near_capacity`: the predicted peak is over the headroom (a regime may then stall)."""
     recomputed = 1 if run.recompute is Recompute.FULL else 0
-    layer = layer_amounts(run, model, run.micro_tokens, forwards=1 + BACKWARD + recomputed, collectives=2 + recomputed)
-    phase = _phase(run, model, layer, passes=1 + BACKWARD, forwards=1 + BACKWARD + recomputed)
+    phase = _phase(run, model, passes=1 + BACKWARD, forwards=1 + BACKWARD + recomputed, collectives=2 + recomputed)
     stalled = run.replicated_stall or (run.regime.stalls_near_capacity and near_capacity)
-    between = phase.between + amounts({Op.STALL: STALL_S * min(run.pp - 1, 2) * stalled})
-    sync, serial = _sync(run, model), _optimizer(run, model) + amounts({Op.STEP: STEP_S})
+    between = phase.between + amounts({OpClass.STALL: STALL_S * min(run.pp - 1, 2) * stalled})
+    sync, serial = _sync(run, model), _optimizer(run, model) + amounts({OpClass.STEP: run.regime.step_s})
     hidden = run.regime.overlaps_gradients
     return Workload(
         phases=(Phase(phase.slots, phase.device, phase.host, between),),
         serial=serial if hidden else serial + sync,
         hidden=sync if hidden else nothing(),
         hides=BACKWARD / (1 + BACKWARD) if hidden else 0.0,
+        sharpness=run.regime.sharpness,
     )
 
 
 def inference_workload(run: Execution, model: Architecture) -> Workload:
     """Forward passes over whole sequences: log-probabilities, values or rewards."""
-    layer = layer_amounts(run, model, run.micro_tokens, forwards=1, collectives=1)
-    return Workload(phases=(_phase(run, model, layer, passes=1, forwards=1),), serial=amounts({Op.STEP: STEP_S}))
+    phase = _phase(run, model, passes=1, forwards=1, collectives=1)
+    serial = amounts({OpClass.STEP: run.regime.step_s})
+    return Workload(phases=(phase,), serial=serial, sharpness=run.regime.sharpness)
 
 
 def split_layers(run: Execution, model: Architecture) -> tuple[int, ...]:
@@ -80,9 +84,9 @@ def layer_amounts(run: Execution, model: Architecture, tokens: float, *, forward
     """One layer on one rank for `tokens` tokens; `collectives` counts directions, each with two all-reduces over TP."""
     device = run.hardware.accelerator
     touched = model.elementwise(run.tp, run.norm_shards)
-    found: dict[Op, float] = {
-        Op.ATTENTION: forwards * tokens * model.attention_flops(run.tokens, run.tp) / device.flops_s(run.dtype),
-        Op.ELEMENTWISE: forwards * tokens * touched * run.item_bytes / device.memory_bytes_s,
+    found: dict[OpClass, float] = {
+        OpClass.ATTENTION: forwards * tokens * model.attention_flops(run.tokens, run.tp) / device.flops_s(run.dtype),
+        OpClass.ELEMENTWISE: forwards * tokens * touched * run.item_bytes / device.memory_bytes_s,
     }
     products = amounts({})
     for product in model.products(run.tp):
@@ -95,13 +99,13 @@ def product_amounts(run: Execution, tokens: float, inner: float, outer: float) -
     device, weight = run.hardware.accelerator, run.weight_bytes
     return amounts(
         {
-            Op.GEMM: 2 * tokens * inner * outer / device.flops_s(run.dtype),
-            Op.GEMM_BYTES: (run.item_bytes * tokens * (inner + outer) + weight * inner * outer) / device.memory_bytes_s,
+            OpClass.GEMM: 2 * tokens * inner * outer / device.flops_s(run.dtype),
+            OpClass.GEMM_BYTES: (run.item_bytes * tokens * (inner + outer) + weight * inner * outer) / device.memory_bytes_s,
         }
     )
 
 
-def tp_amounts(run: Execution, elements: float, reduces: float) -> Mapping[Op, float]:
+def tp_amounts(run: Execution, elements: float, reduces: float) -> Mapping[OpClass, float]:
     """All-reduces of the hidden states over the TP group; as many bytes when each is a reduce-scatter and an all-gather.
 
     Beyond a node all members of a node carry what leaves it.
@@ -112,11 +116,15 @@ def tp_amounts(run: Execution, elements: float, reduces: float) -> Mapping[Op, f
     size, latency = _TP[link]
     crossing = 2 * (run.tp - 1) / run.tp * elements * run.item_bytes
     ways_out = min(run.tp, run.hardware.devices_per_node) if link is LinkClass.NETWORK else 1
-    steps = 2 * (run.tp - 1)
     return {
         size: reduces * crossing / (run.hardware.bytes_s(link) * ways_out),
-        latency: reduces * steps * LATENCY_S[link],
+        latency: reduces * run.reduce_latency_s(run.tp, link),
     }
+
+
+def end_amounts(run: Execution, model: Architecture, tokens: float, directions: float) -> Amounts:
+    """TP collectives of embedding and head, as the regime counts them."""
+    return amounts(tp_amounts(run, tokens * model.decoder.hidden_size, 2 * directions * run.regime.ends))
 
 
 def head_amounts(run: Execution, model: Architecture, tokens: float, *, trains: bool) -> Amounts:
@@ -125,20 +133,23 @@ def head_amounts(run: Execution, model: Architecture, tokens: float, *, trains: 
     logits = tokens * model.decoder.vocab_size / run.tp
     touched = LOGIT_BYTES if trains else LOGIT_BYTES / 2
     products = product_amounts(run, tokens, model.decoder.hidden_size, model.decoder.vocab_size / run.tp)
-    return forwards * products + amounts({Op.ELEMENTWISE: logits * touched / run.hardware.accelerator.memory_bytes_s})
+    return forwards * products + amounts({OpClass.ELEMENTWISE: logits * touched / run.hardware.accelerator.memory_bytes_s})
 
 
-def _phase(run: Execution, model: Architecture, layer: Amounts, *, passes: int, forwards: float) -> Phase:
+def _phase(run: Execution, model: Architecture, *, passes: int, forwards: float, collectives: float) -> Phase:
     """The slots of one update: the rank with the most layers, and the last one, which has the head."""
-    head = head_amounts(run, model, run.micro_tokens, trains=passes > 1)
+    layer = layer_amounts(run, model, run.micro_tokens, forwards=forwards, collectives=collectives)
+    head = head_amounts(run, model, run.scored_micro_tokens, trains=passes > 1)
+    ends = end_amounts(run, model, run.micro_tokens, collectives)
     layers = paces(run, model)
-    calls = {Op.DISPATCH: forwards * FORWARD_CALLS * CALL_S}
+    calls = {OpClass.DISPATCH: forwards * FORWARD_CALLS * CALL_S}
     if run.regime.pipelined_dispatch and min(run.tp, run.pp) > 1 and run.hardware.link(run.hop_span) is LinkClass.NETWORK:
-        calls[Op.DISPATCH_PIPELINED] = run.tp * forwards * FORWARD_CALLS * CALL_S
+        calls[OpClass.DISPATCH_PIPELINED] = run.tp * forwards * FORWARD_CALLS * CALL_S
+    launches = amounts(calls)
     return Phase(
         slots=run.micro_batches + run.pp - 1,
-        device=(*(count * layer for count in layers[:-1]), layers[-1] * layer + head),
-        host=tuple(count * amounts(calls) for count in layers),
+        device=(*(count * layer + ends for count in layers[:-1]), layers[-1] * layer + ends + head),
+        host=tuple((count + run.regime.ends) * launches for count in layers),
         between=_sends(run, model, both_ways=passes > 1),
     )
 
@@ -149,7 +160,12 @@ def _sends(run: Execution, model: Architecture, *, both_ways: bool) -> Amounts:
         return nothing()
     link = run.hardware.link(run.hop_span)
     size = run.micro_tokens * model.decoder.hidden_size * run.item_bytes / run.norm_shards
-    return amounts({_SEND[link]: (1 + both_ways) * (size / run.hardware.bytes_s(link) + LATENCY_S[link])})
+    return amounts({_SEND[link]: (1 + both_ways) * (size / run.hardware.bytes_s(link) + hop_latency_s(run, link))})
+
+
+def hop_latency_s(run: Execution, link: LinkClass) -> float:
+    """Seconds of a small message to a neighbour: half of what the two need for an all-reduce."""
+    return run.reduce_latency_s(2, link) / 2
 
 
 def _sync(run: Execution, model: Architecture) -> Amounts:
@@ -160,12 +176,20 @@ def _sync(run: Execution, model: Architecture) -> Amounts:
     rate = run.hardware.bytes_s(link) * (run.replicas_per_node if link is LinkClass.NETWORK else 1)
     parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
     gradient, crossing = run.regime.gradient_bytes, (run.dp - 1) / run.dp
+    # Latencies of ring steps vanish beside the bytes of gradients; those of a slow transport were measured.
+    latency = run.reduce_latency_s(run.dp, link) if run.regime.reduce_latency_s else 0.0
     if run.zero1:
-        return amounts({_SCATTER[link]: crossing * parameters * (gradient + run.item_bytes) / rate})
-    return amounts({_REDUCE[link]: 2 * crossing * parameters * gradient / rate})
+        return amounts({_SCATTER[link]: crossing * parameters * (gradient + run.item_bytes) / rate + latency})
+    return amounts({_REDUCE[link]: 2 * crossing * parameters * gradient / rate + latency})
 
 
 def _optimizer(run: Execution, model: Architecture) -> Amounts:
     parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
     touched = OPTIMIZER_BYTES / (run.dp if run.zero1 else 1) + GRADIENT_PASS_BYTES
-    return amounts({Op.OPTIMIZER: parameters * touched / run.hardware.accelerator.memory_bytes_s})
+    calls = run.regime.optimizer_calls * max(split_layers(run, model)) * FORWARD_CALLS
+    return amounts(
+        {
+            OpClass.OPTIMIZER: parameters * touched / run.hardware.accelerator.memory_bytes_s,
+            OpClass.DISPATCH: calls * CALL_S,
+        }
+    )

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nereus.cost.operations import Amounts, Op
+from nereus.cost.operations import Amounts, OpClass
 
 
 def nothing() -> Amounts:
     """No work."""
-    return np.zeros(len(Op))
+    return np.zeros(len(OpClass))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +44,5 @@ class Workload:
     """Share of that slot it may hide behind."""
     repeats: float = 1.0
     """Times that all of it happens."""
+    sharpness: float = 6.0
+    """Of the regime: how device and host time are joined."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nereus.cost.memory import stage_footprint
 from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
 from nereus.layout.tensors import Kind
@@ -50,13 +49,10 @@ def _order(candidate: Candidate) -> tuple[float, int, int, int, Layout, int]:
 
 
 def _candidate(request: SearchRequest, plan: StagePlan) -> Candidate:
-    cost, state = request.cost, request.states[plan.stage]
-    footprints = [
-        stage_footprint(plan, rank, state, cost.model, cost.dtype, request.longest) for rank in range(plan.layout.size)
-    ]
+    footprints = request.cost.footprints(plan, request.states[plan.stage], request.longest)
     return Candidate(
         plan,
-        cost.stage_seconds(plan, request.mean),
+        request.cost.stage_seconds(plan, request.mean),
         max(f.state for f in footprints),
         max(f.live for f in footprints),
     )
@@ -64,7 +60,7 @@ def _candidate(request: SearchRequest, plan: StagePlan) -> Candidate:
 
 def _legal(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
     """Powers of two for TP and PP, as is common practice; any DP degree for which the batch divides."""
-    model, pool, updates = request.cost.model, len(request.devices), _updates(request, stage)
+    model, pool, updates = request.cost.model.decoder, len(request.devices), _updates(request, stage)
     for tp in _powers_of_two(pool):
         divides_kv = model.num_kv_heads % tp == 0 or tp % model.num_kv_heads == 0
         if model.num_heads % tp or not divides_kv:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nereus.cost.batch import Batch
-from nereus.cost.memory import predicted_peaks
 from nereus.cost.step import CostModel
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.emu.unit import Emu
@@ -60,8 +59,7 @@ class Snapshot:
 
     def peak_bytes(self) -> int:
         """Predicted peak of the plan in force."""
-        peaks = predicted_peaks(self.plan, self.states, self.cost.model, self.cost.dtype, self.longest)
-        return max(peaks.values())
+        return max(self.cost.peaks(self.plan, self.states, self.longest).values())
 
     @property
     def usable_bytes(self) -> float:

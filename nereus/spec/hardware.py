@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from nereus.errors import LayoutError
 
@@ -91,6 +92,26 @@ ACCELERATORS: Mapping[str, Accelerator] = {
     )
 }
 """By name. HBM sizes are printed in GB and count GiB; a driver keeps up to 1 % of it for itself."""
+
+
+CPU_BYTES_S = 1.0e9
+"""Bytes per second between two local processes over Gloo: half of what was measured, since pairs share the cores."""
+
+
+def cpu(flops_s: float, memory_bytes: int, dtype: str) -> Accelerator:
+    """A device without a datasheet: its peak was timed, its declared speed included.
+
+    The bandwidth of its memory is not known, so nothing is counted by bytes: that time is part of what calls and FLOPs take.
+    """
+    return Accelerator(
+        name="cpu",
+        peak_flops={dtype: flops_s},
+        memory_bytes=memory_bytes,
+        memory_bytes_s=inf,
+        node_bytes_s=CPU_BYTES_S,
+        network_bytes_s=CPU_BYTES_S,
+        source="timed when its worker started",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ import pytest
 from nereus.cost.accelerator import AcceleratorModel, Measured
 from nereus.cost.efficiency import UNSEEN, Efficiencies
 from nereus.cost.execution import Execution
-from nereus.cost.operations import Op
+from nereus.cost.operations import OpClass
 from nereus.cost.training import training_workload
 from nereus.cost.volume import Workload
 from tests.cost.accelerators import LLAMA_8B, execution
 
 PLANS = [(tp, pp, dp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4) for dp in (1, 4, 16)]
 
-TRUTH = {Op.GEMM: 0.62, Op.TP_NODE: 0.8, Op.REDUCE_NETWORK: 0.22, Op.ELEMENTWISE: 0.7}
+TRUTH = {OpClass.GEMM: 0.62, OpClass.TP_NODE: 0.8, OpClass.REDUCE_NETWORK: 0.22, OpClass.ELEMENTWISE: 0.7}
 """A machine that differs from what is assumed of unseen classes."""
 
 
@@ -38,8 +38,8 @@ def true_seconds(noise: float = 0.0) -> list[float]:
     return list(np.array(exact) * np.exp(noise * np.random.default_rng(1).standard_normal(len(exact))))
 
 
-@pytest.mark.parametrize("op", Op)
-def test_no_unseen_class_is_free(op: Op) -> None:
+@pytest.mark.parametrize("op", OpClass)
+def test_no_unseen_class_is_free(op: OpClass) -> None:
     assert 0 < UNSEEN[op].value <= 1.0
     assert UNSEEN[op].spread > 0
     assert not UNSEEN[op].measured
@@ -72,21 +72,21 @@ def test_one_disturbed_run_moves_little() -> None:
 
 def test_a_class_that_did_not_occur_stays_unseen() -> None:
     known = Efficiencies("H100").learn(works(), true_seconds())
-    assert known.values[Op.KV_READ] == UNSEEN[Op.KV_READ]
-    assert known.values[Op.GEMM].measured
+    assert known.values[OpClass.KV_READ] == UNSEEN[OpClass.KV_READ]
+    assert known.values[OpClass.GEMM].measured
 
 
 def test_measurements_narrow_what_they_touch() -> None:
     known = Efficiencies("H100").learn(works(), true_seconds())
-    assert known.values[Op.GEMM].spread < UNSEEN[Op.GEMM].spread
+    assert known.values[OpClass.GEMM].spread < UNSEEN[OpClass.GEMM].spread
     work = works()[0]
     assert known.uncertainty(work) < Efficiencies("H100").uncertainty(work)
 
 
 def test_time_widens_what_is_known_up_to_the_unseen() -> None:
     known = Efficiencies("H100").learn(works(), true_seconds())
-    assert known.drifting(2.0).values[Op.GEMM].spread > known.values[Op.GEMM].spread
-    assert known.drifting(1e9).values[Op.GEMM].spread == UNSEEN[Op.GEMM].spread
+    assert known.drifting(2.0).values[OpClass.GEMM].spread > known.values[OpClass.GEMM].spread
+    assert known.drifting(1e9).values[OpClass.GEMM].spread == UNSEEN[OpClass.GEMM].spread
 
 
 def test_what_was_learnt_is_saved_and_loaded() -> None:
@@ -96,10 +96,21 @@ def test_what_was_learnt_is_saved_and_loaded() -> None:
     assert again == known
 
 
+def test_a_timed_peak_is_saved_and_loaded_as_one() -> None:
+    known = Efficiencies("cpu", common=3.0)
+    assert Efficiencies.from_json(json.loads(json.dumps(known.as_json()))) == known
+
+
+def test_a_timed_peak_may_be_exceeded_and_a_datasheet_may_not() -> None:
+    fast = [seconds / 20 for seconds in true_seconds()]
+    assert Efficiencies("H100").learn(works(), fast).values[OpClass.GEMM].value <= 1.0
+    assert Efficiencies("cpu", common=3.0).learn(works(), fast).values[OpClass.GEMM].value > 2.0
+
+
 def test_a_file_from_before_a_class_existed_leaves_it_unseen() -> None:
     saved = Efficiencies("H100").learn(works(), true_seconds()).as_json()
-    del saved["classes"][Op.STALL.value]
-    assert Efficiencies.from_json(saved).values[Op.STALL] == UNSEEN[Op.STALL]
+    del saved["classes"][OpClass.STALL.value]
+    assert Efficiencies.from_json(saved).values[OpClass.STALL] == UNSEEN[OpClass.STALL]
 
 
 def test_learning_leaves_the_old_model_as_it_was() -> None:

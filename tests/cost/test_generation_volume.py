@@ -18,7 +18,7 @@ from nereus.cost.generation import (
     kv_token_bytes,
     token_steps,
 )
-from nereus.cost.operations import Op
+from nereus.cost.operations import OpClass
 from tests.cost.accelerators import LLAMA_8B, MIXTRAL, execution
 
 HBM = 3.35e12
@@ -43,13 +43,13 @@ def test_a_token_of_llama_8b_keeps_128_kib_of_keys_and_values() -> None:
 
 def test_a_token_step_of_one_sequence_reads_all_weights_once() -> None:
     phase = decode_phase(execution(), LLAMA_8B, 1, 1, 512, 2)
-    read = phase.device[0][Op.WEIGHTS.position] * HBM
+    read = phase.device[0][OpClass.WEIGHTS.position] * HBM
     assert read / 2e9 == pytest.approx(7.5, rel=0.01), "8.03B parameters less the embedding, of which one row is read"
 
 
 def test_a_sequence_through_experts_reads_its_own_and_a_batch_reads_all() -> None:
-    one = decode_phase(execution(), MIXTRAL, 1, 1, 512, 2).device[0][Op.WEIGHTS.position] * HBM / 2e9
-    many = decode_phase(execution(), MIXTRAL, 1, 256, 512, 2).device[0][Op.WEIGHTS.position] * HBM / 2e9
+    one = decode_phase(execution(), MIXTRAL, 1, 1, 512, 2).device[0][OpClass.WEIGHTS.position] * HBM / 2e9
+    many = decode_phase(execution(), MIXTRAL, 1, 256, 512, 2).device[0][OpClass.WEIGHTS.position] * HBM / 2e9
     assert one == pytest.approx(12.7, rel=0.01)
     assert many == pytest.approx(46.6, rel=0.01)
 

@@ -1,4 +1,4 @@
-"""The memory model: sums done by hand for a tiny model, and the directions in which it may not move.
+"""The native job's memory: sums done by hand for a tiny model, and the directions in which it may not move.
 
 The model has hidden 8, 4 query and 2 kv heads of 2, MLP 12, vocabulary 10, 3 layers, untied, float32. One layer has
 q 64 + k 32 + v 32 + o 64 + norms 16 + MLP 3 * 96 = 496 parameters, the ends embed 80 + norm 8 + head 80.
@@ -14,7 +14,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nereus.cost.memory import Batch, predicted_peaks, stage_footprint
+from nereus.cost.batch import Batch
+from nereus.cost.native import native_cost
+from nereus.cost.step import CostModel
 from nereus.emu.plan import Plan, StagePlan
 from nereus.emu.unit import counter_tensors
 from nereus.layout.dense import state_spec
@@ -44,13 +46,17 @@ def plan_of(stage: str, text: str, micro_batch: int = 2, devices: Iterable[int] 
     return StagePlan(stage, layout, dp, tuple(range(layout.size * dp) if devices is None else devices), micro_batch)
 
 
+def cost_of(dtype: str = "float32") -> CostModel:
+    return native_cost(MODEL, dtype, 1e9, 1 << 20, 16)
+
+
 def footprint(stage: str, text: str, rank: int = 0, batch: Batch = BATCH, micro_batch: int = 2) -> tuple[int, int]:
-    found = stage_footprint(plan_of(stage, text, micro_batch), rank, STATES[stage], MODEL, "float32", batch)
+    found = cost_of().footprints(plan_of(stage, text, micro_batch), STATES[stage], batch)[rank]
     return found.state, found.live
 
 
 def peaks(stages: Iterable[StagePlan], batch: Batch = BATCH) -> dict[int, int]:
-    return predicted_peaks(Plan(0, {stage.stage: stage for stage in stages}), STATES, MODEL, "float32", batch)
+    return cost_of().peaks(Plan(0, {stage.stage: stage for stage in stages}), STATES, batch)
 
 
 def test_training_on_one_device_holds_state_gradients_and_one_micro_batch() -> None:
@@ -159,7 +165,7 @@ BATCHES = st.builds(
 def all_peaks(stage: str, layout: Layout, dp: int, micro_batch: int, batch: Batch) -> list[int]:
     """The peaks of the first replica's ranks."""
     plan = StagePlan(stage, layout, dp, tuple(range(layout.size * dp)), micro_batch)
-    found = predicted_peaks(Plan(0, {stage: plan}), STATES, MODEL, "float32", batch)
+    found = cost_of().peaks(Plan(0, {stage: plan}), STATES, batch)
     return [found[rank] for rank in range(layout.size)]
 
 
@@ -217,8 +223,8 @@ def test_double_precision_takes_twice_as_much_but_for_the_counters(
 ) -> None:
     plan = StagePlan(stage, layout, dp, tuple(range(layout.size * dp)), micro)
     wide = {stage: state_spec(MODEL, "float64", counter_tensors(), optimizer=stage == ACTOR_TRAINING)}
-    single = predicted_peaks(Plan(0, {stage: plan}), STATES, MODEL, "float32", batch)
-    double = predicted_peaks(Plan(0, {stage: plan}), wide, MODEL, "float64", batch)
+    single = cost_of().peaks(Plan(0, {stage: plan}), STATES, batch)
+    double = cost_of("float64").peaks(Plan(0, {stage: plan}), wide, batch)
     assert double == {device: 2 * peak - COUNTERS for device, peak in single.items()}
 
 

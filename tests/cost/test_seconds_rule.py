@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nereus.cost.efficiency import Efficiencies
-from nereus.cost.operations import Op, amounts
+from nereus.cost.operations import OpClass, amounts
 from nereus.cost.seconds import seconds, seconds_of, stack
 from nereus.cost.training import training_workload
 from nereus.cost.volume import Phase, Workload, nothing
 from tests.cost.accelerators import LLAMA_8B, execution
 
-ONE = np.ones(len(Op))
+ONE = np.ones(len(OpClass))
 
 
 def _phase(gemm: float, dispatch: float = 0.0, slots: float = 1.0) -> Phase:
-    return Phase(slots, (amounts({Op.GEMM: gemm}),), (amounts({Op.DISPATCH: dispatch}),))
+    return Phase(slots, (amounts({OpClass.GEMM: gemm}),), (amounts({OpClass.DISPATCH: dispatch}),))
 
 
 def test_slots_follow_one_another_at_the_pace_of_the_slowest_rank() -> None:
-    phase = Phase(10, (amounts({Op.GEMM: 1}), amounts({Op.GEMM: 3})), (nothing(), nothing()))
+    phase = Phase(10, (amounts({OpClass.GEMM: 1}), amounts({OpClass.GEMM: 3})), (nothing(), nothing()))
     assert seconds_of(Workload((phase,)), ONE) == pytest.approx(30)
 
 
@@ -35,9 +35,9 @@ def test_the_host_is_a_floor() -> None:
 
 
 def test_a_hidden_part_costs_what_sticks_out() -> None:
-    work = Workload((_phase(3.0, slots=4),), hidden=amounts({Op.REDUCE_NODE: 5.0}), hides=2 / 3)
+    work = Workload((_phase(3.0, slots=4),), hidden=amounts({OpClass.REDUCE_NODE: 5.0}), hides=2 / 3)
     assert seconds_of(work, ONE) == pytest.approx(12 + 5 - 2)
-    small = replace(work, hidden=amounts({Op.REDUCE_NODE: 1.0}))
+    small = replace(work, hidden=amounts({OpClass.REDUCE_NODE: 1.0}))
     assert seconds_of(small, ONE) == pytest.approx(12)
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
-from nereus.planner import candidates as room
 from nereus.planner.problem import Pool, Problem, Rows, Stage, Tenant
 from nereus.planner.request import SearchRequest
 from nereus.spec.stages import ACTOR_TRAINING
@@ -87,7 +86,7 @@ def brute_force(request: SearchRequest, top: int) -> list[Best]:
 
 
 def _legal_plans(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
-    model, batch, pool = request.cost.model, request.longest, len(request.devices)
+    model, batch, pool = request.cost.model.decoder, request.longest, len(request.devices)
     nodes = Counter(request.node_of[device] for device in request.devices).values()
     updates = batch.updates if stage == ACTOR_TRAINING else 1
     powers = [2**exponent for exponent in range(12)]
@@ -108,8 +107,6 @@ def _legal_plans(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
 
 def _raw(request: SearchRequest, plan: StagePlan) -> Raw:
     cost, state = request.cost, request.states[plan.stage]
-    ranks = [
-        room.stage_footprint(plan, rank, state, cost.model, cost.dtype, request.longest) for rank in range(plan.layout.size)
-    ]
+    ranks = cost.footprints(plan, state, request.longest)
     fullest, busiest = max(rank.state for rank in ranks), max(rank.live for rank in ranks)
     return Raw(plan, cost.stage_seconds(plan, request.mean), fullest, busiest)

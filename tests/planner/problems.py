@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-import pytest
-
 from nereus.cost.batch import Batch
-from nereus.cost.memory import Footprint
-from nereus.cost.rates import Rates
-from nereus.cost.step import CostModel
+from nereus.cost.components import Component, Footprint
+from nereus.cost.layer import Architecture
+from nereus.cost.native import native_cost
 from nereus.emu.plan import StagePlan
 from nereus.emu.unit import counter_tensors
 from nereus.layout.catalog import StateSpec
 from nereus.layout.dense import state_spec
-from nereus.planner import candidates as room
 from nereus.planner.request import SearchRequest
 from nereus.spec.model import ModelShape
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES
@@ -49,7 +46,7 @@ class Tables:
     seed: int
     sync_s: int
     """Seconds of a weight sync per replica."""
-    model: ModelShape = QUICKSTART
+    model: Architecture = field(default_factory=lambda: Architecture(QUICKSTART.decoder))
     dtype: str = "float32"
     drawn: dict[object, int] = field(default_factory=dict)
 
@@ -59,12 +56,16 @@ class Tables:
     def sync_seconds(self, replicas: int) -> float:
         return float(self.sync_s * replicas)
 
-    def footprint(
-        self, stage: StagePlan, rank: int, state: StateSpec, model: ModelShape, dtype: str, batch: Batch
-    ) -> Footprint:
+    def footprints(self, stage: StagePlan, state: StateSpec, batch: Batch) -> tuple[Footprint, ...]:
         shape = (stage.stage, stage.layout, stage.dp)
-        return Footprint(
-            self._draw(5, 60, "state", *shape[:2], rank), self._draw(1, 60, "live", *shape, stage.micro_batch, rank)
+        return tuple(
+            Footprint(
+                {
+                    Component.PARAMETERS: self._draw(5, 60, "state", *shape[:2], rank),
+                    Component.ACTIVATIONS: self._draw(1, 60, "live", *shape, stage.micro_batch, rank),
+                }
+            )
+            for rank in range(stage.layout.size)
         )
 
     def _draw(self, low: int, high: int, *key: object) -> int:
@@ -79,11 +80,10 @@ def nodes_of(pool: Sequence[int]) -> dict[int, int]:
     return dict(enumerate(nodes))
 
 
-def random_request(seed: int, monkeypatch: pytest.MonkeyPatch, *, sync_s: int = 0) -> SearchRequest:
+def random_request(seed: int, *, sync_s: int = 0) -> SearchRequest:
     """Two or three model-stages with random tables on a random pool of 2 to 8 devices, tight or not."""
     random = Random(seed)
     tables = Tables(seed, sync_s)
-    monkeypatch.setattr(room, "stage_footprint", tables.footprint)
     node_of = nodes_of(random.choice(POOLS))
     batch = Batch(random.choice((4, 6, 8, 12)), 4, 8)
     hungriest = 60 * 3 + 60
@@ -115,7 +115,7 @@ def real_request(
     return SearchRequest(
         states=REAL_STATES,
         generates=ACTOR_GENERATION,
-        cost=CostModel(QUICKSTART, "float32", Rates(DEVICE_FLOPS)),
+        cost=native_cost(QUICKSTART, "float32", DEVICE_FLOPS, capacity_bytes, len(node_of)),
         devices=tuple(node_of),
         node_of=node_of,
         capacity_bytes=capacity_bytes,

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from nereus.cost.memory import predicted_peaks
 from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
 from nereus.planner.request import SearchRequest
@@ -60,15 +59,15 @@ def assert_best(request: SearchRequest, top: int) -> int:
 # --- the optimum -------------------------------------------------------------------------------------------------------
 
 
-def test_search_finds_the_optimum_of_random_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = [assert_best(random_request(seed, monkeypatch), top=1) for seed in SEEDS]
+def test_search_finds_the_optimum_of_random_problems() -> None:
+    counts = [assert_best(random_request(seed), top=1) for seed in SEEDS]
     assert counts.count(0) > len(SEEDS) // 20, "some problems have no plan"
     assert sum(counts) > len(SEEDS) // 2
 
 
-def test_search_finds_the_optimum_where_the_weight_sync_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_finds_the_optimum_where_the_weight_sync_costs() -> None:
     for seed in SEEDS[:30]:
-        assert_best(random_request(seed, monkeypatch, sync_s=3), top=1)
+        assert_best(random_request(seed, sync_s=3), top=1)
 
 
 @pytest.mark.parametrize("pool", SMALL_POOLS)
@@ -98,17 +97,15 @@ def test_headroom_is_left_free() -> None:
 
 
 @pytest.mark.parametrize("top", [2, 5])
-def test_search_finds_the_best_shapes_of_random_problems_with_one_micro_batch(
-    monkeypatch: pytest.MonkeyPatch, top: int
-) -> None:
+def test_search_finds_the_best_shapes_of_random_problems_with_one_micro_batch(top: int) -> None:
     for seed in SEEDS:
-        assert_best(replace(random_request(seed, monkeypatch), micro_batches=(2,)), top)
+        assert_best(replace(random_request(seed), micro_batches=(2,)), top)
 
 
 @pytest.mark.parametrize("top", [3, 5])
-def test_search_finds_the_best_shapes_of_random_problems(monkeypatch: pytest.MonkeyPatch, top: int) -> None:
+def test_search_finds_the_best_shapes_of_random_problems(top: int) -> None:
     for seed in SEEDS:
-        assert_best(random_request(seed, monkeypatch), top)
+        assert_best(random_request(seed), top)
 
 
 def test_search_finds_the_best_shapes_of_the_quickstart() -> None:
@@ -143,8 +140,7 @@ def test_predicted_peak_of_a_choice_is_never_below_that_of_its_plan_on_any_devic
     for capacity in TIGHT_BYTES:
         request = real_request((4, 4), capacity, sequences=24, micro_batches=(2, 12))
         for choice in search(request, top=4):
-            cost = request.cost
-            peaks = predicted_peaks(choice.plan(), request.states, cost.model, cost.dtype, request.longest)
+            peaks = request.cost.peaks(choice.plan(), request.states, request.longest)
             assert max(peaks.values()) <= choice.peak_bytes <= 0.9 * capacity
 
 
@@ -174,17 +170,17 @@ def test_pinned_stages_that_do_not_fit_leave_no_plan() -> None:
     assert search(request) == ()
 
 
-def test_search_gives_the_same_answer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_gives_the_same_answer_each_time() -> None:
     for seed in range(20):
-        assert search(random_request(seed, monkeypatch), top=3) == search(random_request(seed, monkeypatch), top=3)
+        assert search(random_request(seed), top=3) == search(random_request(seed), top=3)
 
 
 # --- monotone ----------------------------------------------------------------------------------------------------------
 
 
-def test_more_memory_never_makes_the_best_plan_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_memory_never_makes_the_best_plan_slower() -> None:
     for seed in range(25):
-        request = random_request(seed, monkeypatch)
+        request = random_request(seed)
         seconds = [best_seconds(replace(request, capacity_bytes=capacity)) for capacity in range(40, 320, 30)]
         assert seconds == sorted(seconds, reverse=True)
 

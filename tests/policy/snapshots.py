@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from nereus.cost.batch import Batch
-from nereus.cost.rates import Rates
-from nereus.cost.step import CostModel
+from nereus.cost.native import native_cost
 from nereus.emu.plan import Plan
 from nereus.emu.unit import counter_tensors, phi
 from nereus.layout.dense import state_spec
@@ -53,7 +52,7 @@ def snapshot_of(
         usable=usable,
         states=STATES,
         generates=ACTOR_GENERATION,
-        cost=CostModel(MODEL, "float32", Rates(4.5e9)),
+        cost=native_cost(MODEL, "float32", 4.5e9, capacity_bytes, len(DEVICES)),
         links=LinkRates(),
         capacity_bytes=capacity_bytes,
         headroom=0.1,

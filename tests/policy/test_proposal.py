@@ -8,7 +8,6 @@ from functools import lru_cache
 
 import pytest
 
-from nereus.cost.memory import predicted_peaks
 from nereus.emu.plan import Plan, StagePlan
 from nereus.emu.unit import Emu, phi
 from nereus.layout.catalog import Site, UnitId
@@ -17,7 +16,7 @@ from nereus.policy.admission import Code
 from nereus.policy.proposal import Proposal, Snapshot, propose, transition_to
 from nereus.spec.stages import ACTOR_GENERATION, STAGES
 from tests.builders import ENDPOINT_OF
-from tests.policy.snapshots import DEVICES, MIB, MODEL, NODE_OF, SNAPSHOTS, STATES, everywhere, snapshot_of
+from tests.policy.snapshots import DEVICES, MIB, NODE_OF, SNAPSHOTS, STATES, everywhere, snapshot_of
 
 TOP = 5
 
@@ -72,7 +71,7 @@ def test_proposals_fit_in_memory_on_every_device(name: str) -> None:
     """The placed plan, not only the one that the search looked at."""
     snapshot = SNAPSHOTS[name]
     for proposal in proposals_of(name):
-        peaks = predicted_peaks(Plan(1, proposal.stages), STATES, MODEL, "float32", snapshot.longest)
+        peaks = snapshot.cost.peaks(Plan(1, proposal.stages), STATES, snapshot.longest)
         assert max(peaks.values()) <= proposal.peak_bytes <= 0.9 * snapshot.capacity_bytes
 
 
@@ -118,7 +117,7 @@ def test_tight_memory_proposes_a_smaller_micro_batch_where_nothing_can_move() ->
     """The urgent path "also considers smaller per-replica batches" (paper, section 4.3); they move nothing."""
     snapshot = replace(SNAPSHOTS["memory is tight"], capacity_bytes=15 * MIB)
     smaller = {name: replace(plan, micro_batch=4) for name, plan in snapshot.plan.stages.items()}
-    peaks = predicted_peaks(Plan(1, smaller), STATES, MODEL, "float32", snapshot.longest)
+    peaks = snapshot.cost.peaks(Plan(1, smaller), STATES, snapshot.longest)
     assert max(peaks.values()) <= snapshot.usable_bytes < snapshot.peak_bytes()
     assert any(proposal.infeasible is None for proposal in propose(snapshot, 20))
 
@@ -227,7 +226,7 @@ def test_snapshot_predicts_latency_and_peak_of_the_plan_in_force() -> None:
     snapshot = SNAPSHOTS["all of the pool in use"]
     seconds = sum(snapshot.cost.stage_seconds(p, snapshot.mean) for p in snapshot.plan.stages.values())
     assert snapshot.l_step_s() == pytest.approx(seconds + snapshot.cost.sync_seconds(8))
-    peaks = predicted_peaks(snapshot.plan, STATES, MODEL, "float32", snapshot.longest)
+    peaks = snapshot.cost.peaks(snapshot.plan, STATES, snapshot.longest)
     assert snapshot.peak_bytes() == max(peaks.values())
     assert snapshot.usable_bytes == pytest.approx(0.9 * 64 * MIB)
 

@@ -7,7 +7,8 @@ import gc
 import pytest
 import torch
 
-from nereus.cost.memory import Batch, stage_footprint
+from nereus.cost.batch import Batch
+from nereus.cost.ledger import ledger_footprint
 from nereus.emu.plan import StagePlan
 from nereus.errors import OutOfDeviceMemory
 from nereus.layout.layout import Layout
@@ -115,7 +116,7 @@ def measured_and_predicted(
     rollout = make_rollout(shape, ((prompt, response),) * rows, dtype=dtype)
     accumulate(alone.view, make_accumulate(rollout, micro_batch=micro_batch))
     plan = StagePlan(ACTOR_TRAINING, Layout(), 1, (0,), micro_batch)
-    footprint = stage_footprint(plan, 0, alone.state, shape, dtype, Batch(rows, prompt, response))
+    footprint = ledger_footprint(plan, 0, alone.state, shape.decoder, dtype, Batch(rows, prompt, response))
     assert footprint.state == alone.state_bytes
     return alone.memory.peak_bytes - alone.state_bytes, footprint.live
 

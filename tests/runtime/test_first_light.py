@@ -17,8 +17,8 @@ import pytest
 from nereus.control.effects import Decision, Started, TransitionRecord
 from nereus.control.phases import Stopped
 from nereus.control.report import StepReport
+from nereus.control.state import JobState
 from nereus.cost.batch import Batch
-from nereus.cost.memory import predicted_peaks
 from nereus.emu.plan import Plan
 from nereus.policy.admission import Code
 from nereus.runtime.summary import SampleCounts, summarize
@@ -136,10 +136,11 @@ def test_no_step_runs_that_was_predicted_not_to_fit(seed: int) -> None:
     loop = walk(seed)
     config = loop.world.config
     job = config.job
+    cost = JobState(config=config).cost
     usable = (job.cluster.device.memory or 0) * (1 - job.policy.headroom)
     for step, plan in steps(loop):
         longest = Batch(job.global_batch, job.workload.max_prompt_tokens, job.workload.cap_at(step))
-        peaks = predicted_peaks(plan, config.states, job.model, job.dtype, longest)
+        peaks = cost.peaks(plan, config.states, longest)
         assert max(peaks.values()) <= usable, f"step {step}"
 
 

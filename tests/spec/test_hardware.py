@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nereus.errors import LayoutError
-from nereus.spec.hardware import ACCELERATORS, GIB, Accelerator, Hardware, LinkClass
+from nereus.spec.hardware import ACCELERATORS, GIB, Accelerator, Hardware, LinkClass, cpu
 
 
 def test_every_kind_of_the_design_is_known() -> None:
@@ -38,6 +38,14 @@ def test_a_kind_without_any_peak_is_refused() -> None:
     kind = replace(ACCELERATORS["V100"], peak_flops={"float64": 7e12})
     with pytest.raises(LayoutError, match="bfloat16"):
         kind.flops_s("bfloat16")
+
+
+def test_a_device_without_a_datasheet_has_what_was_timed_and_no_known_memory_bandwidth() -> None:
+    device = cpu(4.5e9, 24 << 20, "float32")
+    assert (device.flops_s("float32"), device.memory_bytes) == (4.5e9, 24 << 20)
+    assert 1e9 / device.memory_bytes_s == 0
+    with pytest.raises(LayoutError, match="bfloat16"):
+        device.flops_s("bfloat16")
 
 
 def test_a_group_beyond_a_node_goes_over_the_network() -> None:
