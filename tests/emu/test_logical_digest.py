@@ -1,4 +1,7 @@
-"""The digest adds up: equal for every layout of one state, and any element that is lost, doubled or changed is seen."""
+"""The digest adds up: equal for every layout of one state, and any element that is lost, doubled or changed is seen.
+
+Trap 12: elements are counted, not names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The data order: every prompt once per epoch, through crashes and restores, and books that would show it if not."""
+"""The data order: every prompt once per epoch, through crashes and restores, and books that would show it if not.
+
+Trap 13: samples were lost or repeated when jobs changed size.
+"""
 
 from __future__ import annotations
 

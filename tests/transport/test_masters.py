@@ -1,4 +1,7 @@
-"""Parameters are the casts of their master copies after every move, and a digest is not taken of ones that are stale."""
+"""Parameters are the casts of their master copies after every move, and a digest is not taken of ones that are stale.
+
+Trap 9: masters were loaded and model weights were not refreshed.
+"""
 
 from __future__ import annotations
 
