@@ -26,7 +26,7 @@ class Compared:
 
 
 def run(instances: int, announce: Callable[[str], None]) -> Compared:
-    """Compare the best plan of so many problems of two to five tenants on up to 16 devices."""
+    """Compare the best plan of so many problems of two to five holders on up to 16 devices."""
     problems = [random_problem(seed) for seed in range(instances)]
     wrong = without = 0
     for seed, problem in enumerate(problems):

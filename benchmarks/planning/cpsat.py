@@ -1,6 +1,6 @@
 """Mid-sized problems as one model of Google OR-tools' CP-SAT, solved within a time limit on one worker.
 
-Unknown: the row of every tenant, and for every node how many devices host each set of tenants. The model knows none of the
+Unknown: the row of every holder, and for every node how many devices host each set of holders. The model knows none of the
 search's ideas; it is given every row that fits alone.
 """
 
@@ -68,10 +68,10 @@ def run(cases: Sequence[Case], limit_s: float, announce: Callable[[str], None]) 
 
 def _solve(cp: Any, problem: Problem, limit_s: float) -> tuple[float | None, float]:
     model = cp.CpModel()
-    tables = [tenant.rows.take(fitting(tenant.rows, problem.pool)) for tenant in problem.tenants]
+    tables = [holder.rows.take(fitting(holder.rows, problem.pool)) for holder in problem.holders]
     chosen = [[model.new_bool_var("") for _ in range(len(table))] for table in tables]
-    for of_tenant in chosen:
-        model.add_exactly_one(of_tenant)
+    for of_holder in chosen:
+        model.add_exactly_one(of_holder)
     shared = _place(model, problem, tables, chosen)
     longest = int(sum(table.seconds.max(1).sum() for table in tables) * TICKS_PER_S) + 1
     lengths = {stage: _stage(model, problem, stage, tables, chosen, shared, longest) for stage in problem.stages}
@@ -91,14 +91,14 @@ def _solve(cp: Any, problem: Problem, limit_s: float) -> tuple[float | None, flo
 
 
 def _place(model: Any, problem: Problem, tables: list[Rows], chosen: list[list[Any]]) -> dict[tuple[int, int], Any]:
-    """Devices per node and set of tenants; returns which tenants share some device."""
-    tenants = range(len(tables))
-    shared = {pair: model.new_bool_var("") for pair in combinations(tenants, 2)}
+    """Devices per node and set of holders; returns which holders share some device."""
+    holders = range(len(tables))
+    shared = {pair: model.new_bool_var("") for pair in combinations(holders, 2)}
     capacity = int(problem.pool.capacity_bytes[0] // BYTES)
-    needs = [_linear(chosen[i], -(-tables[i].resident_bytes // BYTES)) for i in tenants]
-    active = [_linear(chosen[i], -(-tables[i].active_bytes // BYTES)) for i in tenants]
-    placed: list[list[Any]] = [[] for _ in tenants]
-    hosted = [set(group) for size in range(len(tables) + 1) for group in combinations(tenants, size)]
+    needs = [_linear(chosen[i], -(-tables[i].resident_bytes // BYTES)) for i in holders]
+    active = [_linear(chosen[i], -(-tables[i].active_bytes // BYTES)) for i in holders]
+    placed: list[list[Any]] = [[] for _ in holders]
+    hosted = [set(group) for size in range(len(tables) + 1) for group in combinations(holders, size)]
     for group in hosted:
         used = model.new_bool_var("")
         for i in group:
@@ -108,22 +108,22 @@ def _place(model: Any, problem: Problem, tables: list[Rows], chosen: list[list[A
         for at, node in enumerate(problem.pool.nodes):
             count = model.new_int_var(0, len(node.devices), "")
             model.add(count == 0).only_enforce_if(used.negated())
-            for i in tenants:
+            for i in holders:
                 placed[i].append((at, count if i in group else None))
             placed.append([(at, count)])
     for at, node in enumerate(problem.pool.nodes):
         model.add(sum(c for of_group in placed[len(tables) :] for n, c in of_group if n == at) == len(node.devices))
-    for i in tenants:
+    for i in holders:
         _quanta(model, problem, tables[i], chosen[i], placed[i])
     if problem.asynchronous:
-        for a, b in combinations(tenants, 2):
-            if (Stage.GENERATION in problem.tenants[a].stages) != (Stage.GENERATION in problem.tenants[b].stages):
+        for a, b in combinations(holders, 2):
+            if (Stage.GENERATION in problem.holders[a].stages) != (Stage.GENERATION in problem.holders[b].stages):
                 model.add(shared[a, b] == 0)
     return shared
 
 
 def _quanta(model: Any, problem: Problem, table: Rows, chosen: list[Any], placed: list[Any]) -> None:
-    """Devices of a tenant add up to its row's, in every node to a multiple of its quantum."""
+    """Devices of a holder add up to its row's, in every node to a multiple of its quantum."""
     model.add(sum(c for _, c in placed if c is not None) == _linear(chosen, table.num_devices))
     for at, node in enumerate(problem.pool.nodes):
         here = sum(c for n, c in placed if n == at and c is not None)
@@ -144,11 +144,11 @@ def _stage(
     shared: dict[tuple[int, int], Any],
     longest: int,
 ) -> Any:
-    """The length of a stage: at least that of every set of tenants that pairwise share devices."""
+    """The length of a stage: at least that of every set of holders that pairwise share devices."""
     length = model.new_int_var(0, longest, "")
     active = problem.active_in(stage)
     seconds = {
-        i: _linear(chosen[i], np.rint(tables[i].seconds[problem.tenants[i].stages.index(stage)] * TICKS_PER_S))
+        i: _linear(chosen[i], np.rint(tables[i].seconds[problem.holders[i].stages.index(stage)] * TICKS_PER_S))
         for i in active
     }
     for size in range(1, len(active) + 1):

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from nereus.planner.problem import Edge, Floats, Ints, Pool, Problem, Rows, Stage, Tenant
+from nereus.planner.problem import Edge, Floats, Holder, Ints, Pool, Problem, Rows, Stage
 
 PARAMETERS, LAYERS, HIDDEN, VOCABULARY = 8.0e9, 32, 4096, 128_000
 """Of one model."""
@@ -83,7 +83,7 @@ class _Grid:
 
 
 def ppo(case: Case) -> Problem:
-    """The rows of all tenants of a case, priced."""
+    """The rows of all holders of a case, priced."""
     kinds = (1.0, 2.0) if case.slow_nodes else (1.0,)
     training = _grid(max(case.sizes), sum(case.sizes), case.sequences, "training", case.fine)
     forward = _grid(max(case.sizes), sum(case.sizes), case.sequences, "forward", case.fine)
@@ -94,16 +94,16 @@ def ppo(case: Case) -> Problem:
     both = [[_forward(training, case) * slow, train * slow] for slow in kinds]
     judging = _rows(training, both, *_training_bytes(training, case))
     sampling = _rows(decoding, [[_decoding(decoding, case) * slow] for slow in kinds], *_decoding_bytes(decoding, case))
-    tenants = (
-        Tenant("actor_generation", (Stage.GENERATION,), sampling),
-        Tenant("reference_inference", (Stage.INFERENCE,), scoring),
-        Tenant("reward_inference", (Stage.INFERENCE,), scoring),
-        Tenant("actor_training", (Stage.TRAINING,), updating),
-        Tenant("critic", (Stage.INFERENCE, Stage.TRAINING), judging),
+    holders = (
+        Holder("actor_generation", (Stage.GENERATION,), sampling),
+        Holder("reference_inference", (Stage.INFERENCE,), scoring),
+        Holder("reward_inference", (Stage.INFERENCE,), scoring),
+        Holder("actor_training", (Stage.TRAINING,), updating),
+        Holder("critic", (Stage.INFERENCE, Stage.TRAINING), judging),
     )
     node_kinds = [int(at >= len(case.sizes) - case.slow_nodes) for at in range(len(case.sizes))]
     pool = Pool.of(case.sizes, [case.capacity_bytes / slow for slow in kinds], node_kinds)
-    return Problem(tenants, pool, (Edge(0, 3, _weight_sync()),), case.asynchronous)
+    return Problem(holders, pool, (Edge(0, 3, _weight_sync()),), case.asynchronous)
 
 
 @cache
@@ -130,7 +130,7 @@ def _grid(node: int, devices: int, sequences: int, role: str, fine: bool) -> _Gr
 
 
 def _rows(grid: _Grid, seconds: list[list[Floats]], resident: Floats, active: Floats) -> Rows:
-    """The table of a tenant: its grid once for every device kind."""
+    """The table of a holder: its grid once for every device kind."""
     kinds = len(seconds)
 
     def tiled(column: npt.NDArray[np.int64] | Floats) -> npt.NDArray[np.int64] | Floats:

@@ -1,8 +1,8 @@
-"""Depth-first branch and bound over the tenants, a block of partial plans at a time.
+"""Depth-first branch and bound over the holders, a block of partial plans at a time.
 
-    block of partial plans  x  rows of the next tenant
+    block of partial plans  x  rows of the next holder
         -> bounds (budgets, memory of the pool)  -> pairs  -> dominance where latency is free  -> certificates
-        -> sorted by bound, cut into blocks, small ones first so that a good plan is found early  -> the next tenant
+        -> sorted by bound, cut into blocks, small ones first so that a good plan is found early  -> the next holder
     whole plans, fastest first  -> placement
 
 Every step works on arrays over the block, so that a tree of thousands of partial plans costs a few dozen array operations.
@@ -27,7 +27,7 @@ FIRST_BLOCK, BLOCK_GROWTH, LARGEST_BLOCK = 1, 16, 256
 
 
 class Tree:
-    """The search over the rows that are left of every tenant."""
+    """The search over the rows that are left of every holder."""
 
     def __init__(
         self, problem: Problem, rows: Sequence[Rows], pairs_of_twins: Sequence[Pair], best: Best, report: Report
@@ -50,20 +50,20 @@ class Tree:
 
     def _grow(self, overlap: OverlapSet, decided: Ints) -> None:
         level = decided.shape[1]
-        tenant = self.order[level]
+        holder = self.order[level]
         self.report.tree_nodes += len(decided)
         columns = rows_of(decided, self.order)
-        lower = self.budget.children(overlap, columns, tenant)
-        shape = (len(decided), len(self.rows[tenant]))
+        lower = self.budget.children(overlap, columns, holder)
+        shape = (len(decided), len(self.rows[holder]))
         seconds = np.broadcast_to(lower.seconds, shape)
         wanted = seconds < self.best.bound
         for other, column in columns.items():
-            wanted = wanted & self.pairs.possible(overlap, other, column, tenant)
-            if self._mirrors(overlap, tenant, other):
+            wanted = wanted & self.pairs.possible(overlap, other, column, holder)
+            if self._mirrors(overlap, holder, other):
                 wanted = wanted & (np.arange(shape[1])[None, :] >= column[:, None])
         if self.latency_aside is not None and level + 1 < len(self.order) and wanted.any():
-            floors = [lower.others[stage] for stage in self.problem.tenants[tenant].stages]
-            wanted = wanted & ~self.latency_aside[tenant].dominated(floors, wanted)
+            floors = [lower.others[stage] for stage in self.problem.holders[holder].stages]
+            wanted = wanted & ~self.latency_aside[holder].dominated(floors, wanted)
         plans, added = np.nonzero(wanted)
         grown = np.column_stack([decided[plans], added])
         bounds = seconds[plans, added]
@@ -115,7 +115,7 @@ class Tree:
         return kept
 
     def _needs(self, columns: dict[int, Ints], count: int) -> tuple[Needs, Ints]:
-        """What decided tenants need, and undecided ones at least; and their kinds, -1 where that is open."""
+        """What decided holders need, and undecided ones at least; and their kinds, -1 where that is open."""
         shape = (len(self.rows), count)
         devices, quantum, kinds = np.empty(shape, np.int64), np.empty(shape, np.int64), np.full(shape, -1)
         resident, active = np.empty(shape), np.empty(shape)
@@ -128,21 +128,21 @@ class Tree:
                 devices[i], resident[i], active[i], quantum[i] = self.least[i]
         return Needs(devices, resident, active, quantum), kinds
 
-    def _mirrors(self, overlap: OverlapSet, tenant: int, other: int) -> bool:
+    def _mirrors(self, overlap: OverlapSet, holder: int, other: int) -> bool:
         """Whether plans with these two swapped are the same plan: then one order of their rows is enough."""
-        pair = (min(tenant, other), max(tenant, other))
+        pair = (min(holder, other), max(holder, other))
         return pair in self.twins and swapped(overlap.shared, *pair) == tuple(sorted(overlap.shared))
 
 
 def decision_order(problem: Problem) -> list[int]:
-    """Which tenant is decided when: several roles first, then training, generation, inference.
+    """Which holder is decided when: several roles first, then training, generation, inference.
 
     In asynchronous execution generation is first: how many devices it takes decides most of the rest.
     """
 
-    def key(tenant: int) -> tuple[bool, bool, int, int, int]:
-        stages = problem.tenants[tenant].stages
+    def key(holder: int) -> tuple[bool, bool, int, int, int]:
+        stages = problem.holders[holder].stages
         generates = problem.asynchronous and Stage.GENERATION in stages
-        return not generates, stages == (Stage.INFERENCE,), -len(stages), -max(stages), tenant
+        return not generates, stages == (Stage.INFERENCE,), -len(stages), -max(stages), holder
 
-    return sorted(range(len(problem.tenants)), key=key)
+    return sorted(range(len(problem.holders)), key=key)

@@ -1,10 +1,10 @@
-"""Lower bounds on L_step of plans that are decided for some tenants only: the paper's dynamic program over GPU budgets.
+"""Lower bounds on L_step of plans that are decided for some holders only: the paper's dynamic program over GPU budgets.
 
-For tenants that run at the same time (a C_s of Eq. (1)), the devices that the decided ones leave bound the rest from below:
+For holders that run at the same time (a C_s of Eq. (1)), the devices that the decided ones leave bound the rest from below:
 
-    devices left -> the smallest bottleneck that the undecided tenants of a stage can share them out for
+    devices left -> the smallest bottleneck that the undecided holders of a stage can share them out for
 
-as a table per stage and set of tenants, computed once per overlap set and read for all children of a block at once.
+as a table per stage and set of holders, computed once per overlap set and read for all children of a block at once.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from nereus.planner.overlap import OverlapSet, stage_seconds, step_seconds
 from nereus.planner.problem import Bools, Edge, Floats, Ints, Problem, Rows, Stage
 
 _Spent: TypeAlias = tuple[Bools, list[tuple[int | None, Stage, Floats]]]
-"""Where the devices left are too few, and floors: of a tenant in a stage, or of the stage."""
+"""Where the devices left are too few, and floors: of a holder in a stage, or of the stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lower:
-    """Bounds of the children of a block of partial plans: (partial plans, rows of the tenant that is decided next)."""
+    """Bounds of the children of a block of partial plans: (partial plans, rows of the holder that is decided next)."""
 
     seconds: Floats
     """Of L_step; infinite where the budget or the memory of the pool is exceeded."""
     others: Mapping[Stage, Floats]
-    """(partial plans,) What a stage costs at least through the chains that the next tenant has no part in."""
+    """(partial plans,) What a stage costs at least through the chains that the next holder has no part in."""
 
 
 class Budget:
@@ -41,8 +41,8 @@ class Budget:
         self.least = [int(table.num_devices.min()) for table in rows]
         self.fastest = {
             (i, stage): rows[i].seconds[role].min() * np.ones((1, 1))
-            for i, tenant in enumerate(problem.tenants)
-            for role, stage in enumerate(tenant.stages)
+            for i, holder in enumerate(problem.holders)
+            for role, stage in enumerate(holder.stages)
         }
         self.bytes = [table.num_devices * table.resident_bytes for table in rows]
         self.least_bytes = [float(column.min()) for column in self.bytes]
@@ -51,9 +51,9 @@ class Budget:
         self._untouched: dict[tuple[int, ...], _Spent] = {}
 
     def children(self, overlap: OverlapSet, decided: Mapping[int, Ints], grown: int | None) -> Lower:
-        """Bounds of partial plans, each with every row of tenant `grown` added; without one, of the plans themselves.
+        """Bounds of partial plans, each with every row of holder `grown` added; without one, of the plans themselves.
 
-        `decided` gives a row for every decided tenant and partial plan.
+        `decided` gives a row for every decided holder and partial plan.
         """
         seconds = self._own_seconds(decided, grown)
         floors: dict[Stage, Floats] = {}
@@ -73,8 +73,8 @@ class Budget:
 
     def _own_seconds(self, decided: Mapping[int, Ints], grown: int | None) -> dict[tuple[int, Stage], Floats]:
         seconds = dict(self.fastest)
-        for i, tenant in enumerate(self.problem.tenants):
-            for role, stage in enumerate(tenant.stages):
+        for i, holder in enumerate(self.problem.holders):
+            for role, stage in enumerate(holder.stages):
                 if i in decided:
                     seconds[i, stage] = self.rows[i].seconds[role][decided[i]][:, None]
                 elif i == grown:
@@ -108,15 +108,15 @@ class Budget:
         else:
             spent = self._left_for(waiting, left)
         dead, raised = spent
-        for tenant, stage, floor in raised:
-            if tenant is None:
+        for holder, stage, floor in raised:
+            if holder is None:
                 floors[stage] = np.maximum(floors[stage], floor) if stage in floors else floor
             else:
-                seconds[tenant, stage] = np.maximum(seconds[tenant, stage], floor)
+                seconds[holder, stage] = np.maximum(seconds[holder, stage], floor)
         return dead
 
     def _left_for(self, waiting: Sequence[int], left: Ints) -> _Spent:
-        """What the devices left mean for tenants that are not decided yet."""
+        """What the devices left mean for holders that are not decided yet."""
         spare = left - sum(self.least[i] for i in waiting)
         raised: list[tuple[int | None, Stage, Floats]] = []
         alone = {i: np.maximum(spare + self.least[i], -1) for i in waiting}
@@ -128,10 +128,10 @@ class Budget:
             raised += [(i, stage, self._table(stage, (i,))[alone[i]]) for i in here]
         return np.asarray(spare < 0), raised
 
-    def _table(self, stage: Stage, tenants: tuple[int, ...]) -> Floats:
-        """(devices + 2,) Smallest bottleneck of a stage by devices left for some tenants; entry -1 is infinite."""
-        if (stage, tenants) not in self._tables:
-            steps = [self._steps(stage, i) for i in tenants]
+    def _table(self, stage: Stage, holders: tuple[int, ...]) -> Floats:
+        """(devices + 2,) Smallest bottleneck of a stage by devices left for some holders; entry -1 is infinite."""
+        if (stage, holders) not in self._tables:
+            steps = [self._steps(stage, i) for i in holders]
             levels = np.unique(np.concatenate([levels for levels, _ in steps]))
             needed = np.zeros(len(levels))
             for own, devices in steps:
@@ -139,14 +139,14 @@ class Budget:
                 needed += np.where(at >= 0, devices[np.maximum(at, 0)], np.inf)
             reached = np.searchsorted(-needed, -np.arange(self.num_devices + 1.0), side="left")
             table = np.append(np.append(levels, np.inf)[reached], np.inf)
-            self._tables[stage, tenants] = table
-        return self._tables[stage, tenants]
+            self._tables[stage, holders] = table
+        return self._tables[stage, holders]
 
-    def _steps(self, stage: Stage, tenant: int) -> tuple[Floats, Floats]:
-        """Latencies of a tenant, ascending, and the fewest devices that reach each."""
-        seconds = self.rows[tenant].seconds[self.problem.tenants[tenant].stages.index(stage)]
+    def _steps(self, stage: Stage, holder: int) -> tuple[Floats, Floats]:
+        """Latencies of a holder, ascending, and the fewest devices that reach each."""
+        seconds = self.rows[holder].seconds[self.problem.holders[holder].stages.index(stage)]
         order = np.argsort(seconds, kind="stable")
-        return seconds[order], np.minimum.accumulate(self.rows[tenant].num_devices[order]).astype(np.float64)
+        return seconds[order], np.minimum.accumulate(self.rows[holder].num_devices[order]).astype(np.float64)
 
     def _bytes(self, decided: Mapping[int, Ints], grown: int | None) -> Floats:
         """Resident bytes of the whole pool that a plan needs at least."""
@@ -161,11 +161,11 @@ class Budget:
     def _others(
         self, overlap: OverlapSet, seconds: Mapping[tuple[int, Stage], Floats], grown: int | None
     ) -> dict[Stage, Floats]:
-        """What each stage of a tenant costs without it, where it runs beside all others; 0 where it is in a chain."""
+        """What each stage of a holder costs without it, where it runs beside all others; 0 where it is in a chain."""
         found: dict[Stage, Floats] = {}
         if grown is None:
             return found
-        for stage in self.problem.tenants[grown].stages:
+        for stage in self.problem.holders[grown].stages:
             found[stage] = self._beside(overlap, seconds, stage, grown)
             if self.problem.asynchronous and stage is Stage.GENERATION and not found[stage].any():
                 rest = [s for s in self.problem.stages if s is not stage]

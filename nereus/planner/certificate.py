@@ -1,6 +1,6 @@
 """Proofs that some candidates cannot be placed together, without placing them.
 
-A device hosts a pattern, a set of tenants that fit its memory together and may share. For whole weights y per tenant
+A device hosts a pattern, a set of holders that fit its memory together and may share. For whole weights y per holder
 
     sum of y * n  <=  sum over nodes of min(devices * heaviest pattern, sum of y * floor(devices / q) * q)
 
@@ -22,9 +22,9 @@ from nereus.planner.problem import Bools, Floats, Ints, Pool
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What tenants need, in many combinations at once: (tenants, combinations) in every column.
+    """What holders need, in many combinations at once: (holders, combinations) in every column.
 
-    A tenant that is not decided yet has the smallest values of its rows; one that needs no devices limits nothing.
+    A holder that is not decided yet has the smallest values of its rows; one that needs no devices limits nothing.
     """
 
     num_devices: Ints
@@ -33,7 +33,7 @@ class Needs:
     quantum: Ints
 
     def only(self, which: Bools) -> Needs:
-        """The tenants of one device kind; the others need nothing here. `which` has the shape of the columns."""
+        """The holders of one device kind; the others need nothing here. `which` has the shape of the columns."""
         return Needs(
             np.where(which, self.num_devices, 0),
             np.where(which, self.resident_bytes, 0.0),
@@ -68,14 +68,14 @@ def _may_fit(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int, weight
 
 
 def fitting_patterns(needs: Needs, apart: frozenset[Pair], capacity: float) -> Bools:
-    """(patterns, combinations) Which sets of tenants one device can host."""
-    num_tenants, count = needs.num_devices.shape
-    active = np.zeros((1 << num_tenants, count))
-    for tenant, column in enumerate(needs.active_bytes):
-        bit = 1 << tenant
+    """(patterns, combinations) Which sets of holders one device can host."""
+    num_holders, count = needs.num_devices.shape
+    active = np.zeros((1 << num_holders, count))
+    for holder, column in enumerate(needs.active_bytes):
+        bit = 1 << holder
         np.maximum(active[:bit], column, out=active[bit : 2 * bit])
-    resident = _weights(num_tenants, most=1).members.astype(np.float64) @ needs.resident_bytes
-    fits = (resident + active <= capacity) & ~_barred(num_tenants, apart)[:, None]
+    resident = _weights(num_holders, most=1).members.astype(np.float64) @ needs.resident_bytes
+    fits = (resident + active <= capacity) & ~_barred(num_holders, apart)[:, None]
     fits[0] = True
     return np.asarray(fits)
 
@@ -83,31 +83,31 @@ def fitting_patterns(needs: Needs, apart: frozenset[Pair], capacity: float) -> B
 def allowed_patterns(
     needs: Needs, of_kind: tuple[bool, ...], apart: frozenset[Pair], capacity_bytes: float
 ) -> tuple[bool, ...]:
-    """By pattern, whether one device of a kind can host it, for the first combination and its tenants of that kind."""
+    """By pattern, whether one device of a kind can host it, for the first combination and its holders of that kind."""
     foreign = _weights(len(of_kind), most=1).members[:, ~np.array(of_kind)].any(1)
     allowed = fitting_patterns(needs, apart, capacity_bytes)[:, 0] & ~foreign
     return tuple(allowed.tolist())
 
 
 @cache
-def _barred(num_tenants: int, apart: frozenset[Pair]) -> Bools:
-    """(patterns,) Which patterns have two tenants that must be apart."""
+def _barred(num_holders: int, apart: frozenset[Pair]) -> Bools:
+    """(patterns,) Which patterns have two holders that must be apart."""
     pairs = [1 << a | 1 << b for a, b in apart]
-    return np.array([any(pattern & pair == pair for pair in pairs) for pattern in range(1 << num_tenants)])
+    return np.array([any(pattern & pair == pair for pair in pairs) for pattern in range(1 << num_holders)])
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
     members: npt.NDArray[np.int8]
-    """(patterns, tenants) 1 where a pattern has a tenant."""
+    """(patterns, holders) 1 where a pattern has a holder."""
     values: Floats
-    """(weights, tenants)"""
+    """(weights, holders)"""
     loads: npt.NDArray[np.int8]
     """(patterns, weights) What a pattern weighs."""
 
 
 @cache
-def _weights(num_tenants: int, most: int) -> _Weights:
-    members = np.array([[pattern >> tenant & 1 for tenant in range(num_tenants)] for pattern in range(1 << num_tenants)])
-    values = np.array([w for w in product(range(most + 1), repeat=num_tenants) if any(w)])
+def _weights(num_holders: int, most: int) -> _Weights:
+    members = np.array([[pattern >> holder & 1 for holder in range(num_holders)] for pattern in range(1 << num_holders)])
+    values = np.array([w for w in product(range(most + 1), repeat=num_holders) if any(w)])
     return _Weights(members.astype(np.int8), values.astype(np.float64), (members @ values.T).astype(np.int8))

@@ -1,4 +1,4 @@
-"""Why not another plan: what is in the way of each tenant's faster candidates, and where runners-up lose their time.
+"""Why not another plan: what is in the way of each holder's faster candidates, and where runners-up lose their time.
 
 memory    on the devices that are left it doesn't fit beside the others
 budget    there are not enough devices for what must run at the same time, so something would have to wait
@@ -33,10 +33,10 @@ class Why(StrEnum):
 class Reason:
     """Why one alternative was not chosen."""
 
-    tenant: str
+    holder: str
     """In which it differs the most."""
     row: int
-    """Its candidate there, in the tenant's table."""
+    """Its candidate there, in the holder's table."""
     code: Why
     seconds: float
     """What the alternative loses in a step (latency), or would save if nothing were in its way."""
@@ -44,23 +44,23 @@ class Reason:
 
 
 def why_slower(problem: Problem, best: Solution, other: Solution) -> Reason:
-    """Where a runner-up loses: the tenant whose latency is further above the best plan's than any other's."""
+    """Where a runner-up loses: the holder whose latency is further above the best plan's than any other's."""
     gaps = []
-    for i, tenant in enumerate(problem.tenants):
-        mine, theirs = (float(tenant.rows.seconds[:, solution.rows[i]].sum()) for solution in (best, other))
+    for i, holder in enumerate(problem.holders):
+        mine, theirs = (float(holder.rows.seconds[:, solution.rows[i]].sum()) for solution in (best, other))
         gaps.append((theirs - mine, -i))
     gap, at = max(gaps)
-    tenant, row = problem.tenants[-at], other.rows[-at]
+    holder, row = problem.holders[-at], other.rows[-at]
     lost = other.step_seconds - best.step_seconds
-    where = f"{tenant.name} takes {gap:.3g} s longer" if gap > 0 else "model-stages wait for each other or for a dearer sync"
-    return Reason(tenant.name, row, Why.LATENCY, lost, f"{lost:.3g} s per step slower: {where}")
+    where = f"{holder.name} takes {gap:.3g} s longer" if gap > 0 else "model-stages wait for each other or for a dearer sync"
+    return Reason(holder.name, row, Why.LATENCY, lost, f"{lost:.3g} s per step slower: {where}")
 
 
 def why_not_faster(problem: Problem, best: Solution) -> tuple[Reason, ...]:
-    """For each tenant with a faster candidate that would help: what keeps the fastest one out of the best plan."""
+    """For each holder with a faster candidate that would help: what keeps the fastest one out of the best plan."""
     reasons = []
-    for i, tenant in enumerate(problem.tenants):
-        seconds = tenant.rows.seconds.sum(0)
+    for i, holder in enumerate(problem.holders):
+        seconds = holder.rows.seconds.sum(0)
         fastest = int(np.argmin(seconds))
         if seconds[fastest] < seconds[best.rows[i]]:
             reason = _in_the_way(problem, best, i, fastest)
@@ -69,12 +69,12 @@ def why_not_faster(problem: Problem, best: Solution) -> tuple[Reason, ...]:
     return tuple(reasons)
 
 
-def _in_the_way(problem: Problem, best: Solution, tenant: int, row: int) -> Reason | None:
+def _in_the_way(problem: Problem, best: Solution, holder: int, row: int) -> Reason | None:
     """Why the best plan with one other row is not better; None if the row would not help whatever the pool."""
-    rows = [row if i == tenant else chosen for i, chosen in enumerate(best.rows)]
-    fixed = [t.rows.take(t.rows.index == chosen) for t, chosen in zip(problem.tenants, rows, strict=True)]
-    name, pool = problem.tenants[tenant].name, problem.pool
-    own = fixed[tenant]
+    rows = [row if i == holder else chosen for i, chosen in enumerate(best.rows)]
+    fixed = [t.rows.take(t.rows.index == chosen) for t, chosen in zip(problem.holders, rows, strict=True)]
+    name, pool = problem.holders[holder].name, problem.pool
+    own = fixed[holder]
     without_limits = _step_seconds(problem, fixed, Pool(pool.nodes, (UNLIMITED_BYTES,) * len(pool.capacity_bytes)))
     ideal = _ideal_seconds(problem, fixed)
     if ideal >= best.step_seconds:
@@ -93,19 +93,19 @@ def _in_the_way(problem: Problem, best: Solution, tenant: int, row: int) -> Reas
 
 def _step_seconds(problem: Problem, fixed: Sequence[Rows], pool: Pool) -> float:
     """L_step of the only plan of fixed rows on a pool; infinite where it can't be placed."""
-    tenants = tuple(replace(t, rows=rows) for t, rows in zip(problem.tenants, fixed, strict=True))
-    found, _ = solve(Problem(tenants, pool, problem.edges, problem.asynchronous, problem.overlaps))
+    holders = tuple(replace(t, rows=rows) for t, rows in zip(problem.holders, fixed, strict=True))
+    found, _ = solve(Problem(holders, pool, problem.edges, problem.asynchronous, problem.overlaps))
     return found[0].step_seconds if found else float("inf")
 
 
 def _ideal_seconds(problem: Problem, fixed: Sequence[Rows]) -> float:
-    """L_step of fixed rows if every tenant had devices of its own."""
+    """L_step of fixed rows if every holder had devices of its own."""
     sizes, kinds = [], []
     for rows in fixed:
         sizes.append(int(rows.num_devices[0]))
         kinds.append(int(rows.kind[0]))
     roomy = Pool.of(sizes, (UNLIMITED_BYTES,) * len(problem.pool.capacity_bytes), kinds)
     loose = [replace(rows, quantum=np.ones_like(rows.quantum)) for rows in fixed]
-    tenants = tuple(replace(t, rows=rows, devices=None) for t, rows in zip(problem.tenants, loose, strict=True))
-    found, _ = solve(Problem(tenants, roomy, problem.edges, problem.asynchronous, problem.overlaps))
+    holders = tuple(replace(t, rows=rows, devices=None) for t, rows in zip(problem.holders, loose, strict=True))
+    found, _ = solve(Problem(holders, roomy, problem.edges, problem.asynchronous, problem.overlaps))
     return found[0].step_seconds

@@ -9,20 +9,20 @@ from typing import TypeAlias
 from nereus.planner.placement import Placement
 
 Shape: TypeAlias = tuple[tuple[int, int], ...]
-"""(layout class, devices) of every tenant: plans that differ in nothing of it are near-duplicates."""
+"""(layout class, devices) of every holder: plans that differ in nothing of it are near-duplicates."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Solution:
-    """A plan: a candidate and devices for every tenant."""
+    """A plan: a candidate and devices for every holder."""
 
     step_seconds: float
     """L_step."""
     rows: tuple[int, ...]
-    """For each tenant the row of its table."""
+    """For each holder the row of its table."""
     shape: Shape
     placement: Placement
-    """For each node of the pool, how many devices host which tenants."""
+    """For each node of the pool, how many devices host which holders."""
 
 
 @dataclass(slots=True)
@@ -30,12 +30,12 @@ class Report:
     """How a search went."""
 
     rows: int = 0
-    """Candidates of all tenants."""
+    """Candidates of all holders."""
     frontier_rows: tuple[int, ...] = ()
-    """Those of each tenant that were searched in the end."""
+    """Those of each holder that were searched in the end."""
     overlap_sets: int = 0
     tree_nodes: int = 0
-    """Partial plans that were grown by a tenant."""
+    """Partial plans that were grown by a holder."""
     leaves: int = 0
     """Whole plans that bounds and certificates left to be placed."""
     exact_placements: int = 0

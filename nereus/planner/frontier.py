@@ -1,4 +1,4 @@
-"""The latency-resource frontier of one tenant (paper, section 4.2): the candidates that no plan is better without.
+"""The latency-resource frontier of one holder (paper, section 4.2): the candidates that no plan is better without.
 
 A candidate dominates another if it is at least as good in everything that the search looks at: the latency of every role,
 devices, resident and active bytes, placement quantum, within one device kind. One of these left out loses optima.
@@ -31,20 +31,20 @@ def fitting(rows: Rows, pool: Pool) -> Bools:
 
 
 def frontiers(problem: Problem, tables: Sequence[Rows], top: int) -> list[Rows]:
-    """The frontier of every tenant; small tables first: few layouts at one end of a weight sync tell fewer rows apart."""
+    """The frontier of every holder; small tables first: few layouts at one end of a weight sync tell fewer rows apart."""
     kept = list(tables)
-    for tenant in sorted(range(len(kept)), key=lambda i: (len(kept[i]), i)):
-        kept[tenant] = frontier(problem, tenant, kept, top)
+    for holder in sorted(range(len(kept)), key=lambda i: (len(kept[i]), i)):
+        kept[holder] = frontier(problem, holder, kept, top)
     return kept
 
 
-def frontier(problem: Problem, tenant: int, tables: Sequence[Rows], top: int) -> Rows:
+def frontier(problem: Problem, holder: int, tables: Sequence[Rows], top: int) -> Rows:
     """The rows with fewer than `top` better shapes, and none better of their own shape: the K-skyband, fastest first.
 
-    `tables` are the rows that are left of all tenants: a weight sync counts only with the layouts at its other end.
+    `tables` are the rows that are left of all holders: a weight sync counts only with the layouts at its other end.
     """
-    rows = tables[tenant].take(_best_first(tables[tenant]))
-    dominance = Dominance(problem, tenant, rows, dearer(problem, tenant, tables))
+    rows = tables[holder].take(_best_first(tables[holder]))
+    dominance = Dominance(problem, holder, rows, dearer(problem, holder, tables))
     if top == 1:
         return rows.take(_undominated(dominance))
     # The K best plans differ in shape, so of each shape the undominated rows stay, behind fewer than K other shapes.
@@ -54,10 +54,10 @@ def frontier(problem: Problem, tenant: int, tables: Sequence[Rows], top: int) ->
 class Dominance:
     """Which rows of a sorted table are at least as good as which others."""
 
-    def __init__(self, problem: Problem, tenant: int, rows: Rows, dearer: Floats | None) -> None:
+    def __init__(self, problem: Problem, holder: int, rows: Rows, dearer: Floats | None) -> None:
         self.rows = rows
         self.seconds = rows.seconds
-        self.in_full = _counts_in_full(problem, tenant)
+        self.in_full = _counts_in_full(problem, holder)
         if self.in_full:
             self.seconds = rows.seconds.sum(0, keepdims=True)
         self.dearer = dearer
@@ -142,19 +142,19 @@ def _skyband(dominance: Dominance, rows: Ints, top: int) -> Ints:
     return np.concatenate(kept) if kept else rows
 
 
-def _counts_in_full(problem: Problem, tenant: int) -> bool:
-    """Whether every second of this tenant lengthens the step: a synchronous step in which nothing runs beside it."""
+def _counts_in_full(problem: Problem, holder: int) -> bool:
+    """Whether every second of this holder lengthens the step: a synchronous step in which nothing runs beside it."""
     if problem.asynchronous:
         return False
-    return not problem.overlaps or all(len(problem.active_in(stage)) == 1 for stage in problem.tenants[tenant].stages)
+    return not problem.overlaps or all(len(problem.active_in(stage)) == 1 for stage in problem.holders[holder].stages)
 
 
-def dearer(problem: Problem, tenant: int, tables: Sequence[Rows]) -> Floats | None:
+def dearer(problem: Problem, holder: int, tables: Sequence[Rows]) -> Floats | None:
     """(classes, classes) By how many seconds the syncs of one layout class are dearer than another's, at the worst."""
     worst: Floats | None = None
     for edge in problem.edges:
         for end, other, seconds in ((edge.source, edge.target, edge.seconds), (edge.target, edge.source, edge.seconds.T)):
-            if end == tenant:
+            if end == holder:
                 there = seconds[:, np.unique(tables[other].layout)]
                 by = (there[:, None, :] - there[None, :, :]).max(2)
                 worst = by if worst is None else worst + by

@@ -19,7 +19,7 @@ from nereus.cost.overlap import Overlap, Timings, overlap
 from nereus.planner.accelerators import Option, Pricer
 from nereus.planner.explain import Reason, why_not_faster, why_slower
 from nereus.planner.found import Report, Solution
-from nereus.planner.problem import Edge, Node, Pool, Problem, Rows, Stage, Tenant
+from nereus.planner.problem import Edge, Holder, Node, Pool, Problem, Rows, Stage
 from nereus.planner.solve import solve
 from nereus.spec.hardware import LinkClass
 from nereus.spec.hf_config import HfModel
@@ -78,8 +78,8 @@ class OutlinePlanner:
     def problem(self) -> Problem:
         """Eq. (1) with the outline's numbers."""
         workflow, classes = self.outline.workflow, self._classes
-        tenants = tuple(
-            Tenant(holder, self._stages(holder), self._rows(holder, table, classes))
+        holders = tuple(
+            Holder(holder, self._stages(holder), self._rows(holder, table, classes))
             for holder, table in zip(workflow.holders, self.options, strict=True)
         )
         edges = tuple(
@@ -87,7 +87,7 @@ class OutlinePlanner:
             for sync in workflow.syncs
             for at, to in [(workflow.holders.index(sync.source), workflow.holders.index(sync.target))]
         )
-        return Problem(tenants, self._pool, edges, self.outline.asynchronous)
+        return Problem(holders, self._pool, edges, self.outline.asynchronous)
 
     def best(self, top: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[PlannedStep, ...], Report]:
         """The `top` best plans that differ in the shape of some holder, fastest first; none where nothing fits."""

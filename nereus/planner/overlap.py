@@ -1,7 +1,7 @@
-"""The overlap graph of a step by which tenants may share devices: what runs serially, what in parallel, what L_step is.
+"""The overlap graph of a step by which holders may share devices: what runs serially, what in parallel, what L_step is.
 
-Tenants of one stage that share a device run one after the other, those apart run at the same time: L of a stage is the
-heaviest set of tenants that pairwise share (exact up to four tenants per stage), and the sets that are pairwise apart are
+Holders of one stage that share a device run one after the other, those apart run at the same time: L of a stage is the
+heaviest set of holders that pairwise share (exact up to four holders per stage), and the sets that are pairwise apart are
 the C_s of Eq. (1), whose devices must all be in the pool.
 
     overlap set = the pairs that may share    ->  chains (maximal serial sets, per stage),  together (maximal C_s)
@@ -20,21 +20,21 @@ import numpy as np
 from nereus.planner.problem import Floats, Problem, Stage, Workflow
 
 Pair: TypeAlias = tuple[int, int]
-"""Two tenants, the smaller number first."""
+"""Two holders, the smaller number first."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverlapSet:
-    """One way for tenants to share devices. A plan may share less than it allows; then another set says its L_step."""
+    """One way for holders to share devices. A plan may share less than it allows; then another set says its L_step."""
 
     shared: frozenset[Pair]
-    """Tenants of one stage that may share devices, and so run one after the other."""
+    """Holders of one stage that may share devices, and so run one after the other."""
     apart: frozenset[Pair]
-    """Tenants that must not share a device."""
+    """Holders that must not share a device."""
     chains: Mapping[Stage, tuple[tuple[int, ...], ...]]
-    """For each stage the maximal sets of tenants that run one after the other."""
+    """For each stage the maximal sets of holders that run one after the other."""
     together: tuple[tuple[int, ...], ...]
-    """The maximal sets of two or more tenants that are pairwise apart: C_s of Eq. (1)."""
+    """The maximal sets of two or more holders that are pairwise apart: C_s of Eq. (1)."""
 
 
 def overlap_sets(problem: Problem) -> tuple[OverlapSet, ...]:
@@ -85,12 +85,12 @@ def maximal(members: tuple[int, ...], pairs: Iterable[Pair]) -> tuple[tuple[int,
 
 
 def stage_seconds(overlap: OverlapSet, seconds: Mapping[tuple[int, Stage], Floats], stage: Stage) -> Floats:
-    """Length of one stage: its slowest chain. `seconds` by tenant and stage, of any shapes that broadcast."""
+    """Length of one stage: its slowest chain. `seconds` by holder and stage, of any shapes that broadcast."""
     total = np.zeros((1, 1))
     for chain in overlap.chains[stage]:
         length = seconds[chain[0], stage]
-        for tenant in chain[1:]:
-            length = length + seconds[tenant, stage]
+        for holder in chain[1:]:
+            length = length + seconds[holder, stage]
         total = np.maximum(total, length)
     return total
 
@@ -107,20 +107,20 @@ def step_seconds(problem: Problem, by_stage: Mapping[Stage, Floats], edge_second
 
 
 def twins(problem: Problem) -> tuple[Pair, ...]:
-    """Pairs of tenants that can swap their parts in any plan: the same stages, the same table, no edge, not pinned."""
+    """Pairs of holders that can swap their parts in any plan: the same stages, the same table, no edge, not pinned."""
     joined = {end for edge in problem.edges for end in (edge.source, edge.target)}
-    free = [i for i, t in enumerate(problem.tenants) if i not in joined and t.devices is None]
+    free = [i for i, t in enumerate(problem.holders) if i not in joined and t.devices is None]
     return tuple(pair for pair in combinations(free, 2) if _equal(problem, pair))
 
 
 def swapped(pairs: Iterable[Pair], one: int, other: int) -> tuple[Pair, ...]:
-    """The pairs with two tenants swapped, in order."""
+    """The pairs with two holders swapped, in order."""
     to = {one: other, other: one}
     return tuple(sorted((min(p), max(p)) for p in ((to.get(a, a), to.get(b, b)) for a, b in pairs)))
 
 
 def _equal(problem: Problem, pair: Pair) -> bool:
-    one, other = (problem.tenants[i] for i in pair)
+    one, other = (problem.holders[i] for i in pair)
     if one.stages != other.stages or len(one.rows) != len(other.rows):
         return False
     columns = ("seconds", "num_devices", "resident_bytes", "active_bytes", "quantum", "kind", "layout")

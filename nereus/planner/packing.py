@@ -1,6 +1,6 @@
 """The placement of candidates decided exactly, as an integer program over patterns (`scipy.optimize.milp`, HiGHS).
 
-Unknown: for each node, how many devices host each pattern. A tenant's devices add up to what its candidate needs, in each
+Unknown: for each node, how many devices host each pattern. A holder's devices add up to what its candidate needs, in each
 node to a multiple of its quantum. Exact for pools of few nodes; above, nodes are cut into units of the largest quantum and
 put together, which finds placements and refutes none.
 """
@@ -69,7 +69,7 @@ def _take_units(state: NodeState, unit: int, left: dict[int, int], bits: int) ->
 
 
 def _patterns(items: Sequence[Item], states: Placement, allowed: Sequence[bool]) -> list[int]:
-    """Patterns that a device can host: sets of the items on top of what pinned tenants are there."""
+    """Patterns that a device can host: sets of the items on top of what pinned holders are there."""
     bits = sum(item.bit for item in items)
     bases = sorted({pattern for state in states for pattern, _ in state})
     return [mask for mask in range(len(allowed)) if allowed[mask] and mask & ~bits in bases]

@@ -1,4 +1,4 @@
-"""Which candidates of two tenants can be in one plan, and which rows dominate others once latency alone differs.
+"""Which candidates of two holders can be in one plan, and which rows dominate others once latency alone differs.
 
 Both are asked for whole blocks of partial plans.
 """
@@ -19,7 +19,7 @@ MOST_DOMINANCE_CELLS, MOST_ROWS_ASIDE = 500_000, 400
 
 
 class Pairs:
-    """Two tenants with more devices than the pool has must share some: they must fit together and be allowed to."""
+    """Two holders with more devices than the pool has must share some: they must fit together and be allowed to."""
 
     def __init__(self, problem: Problem, rows: Sequence[Rows]) -> None:
         self.rows, self.one_kind = rows, len(problem.pool.capacity_bytes) == 1
@@ -40,15 +40,15 @@ class Pairs:
 
 
 class LatencyAside:
-    """Rows of one tenant of which another lacks only latency to dominate them.
+    """Rows of one holder of which another lacks only latency to dominate them.
 
     Where the rest of a stage takes longer anyway, that latency is free, and the dominated row can go.
     """
 
-    def __init__(self, problem: Problem, tenant: int, tables: Sequence[Rows]) -> None:
-        self.seconds = tables[tenant].seconds
-        rows = replace(tables[tenant], seconds=self.seconds * 0.0)
-        self.dominance = Dominance(problem, tenant, rows, dearer(problem, tenant, tables))
+    def __init__(self, problem: Problem, holder: int, tables: Sequence[Rows]) -> None:
+        self.seconds = tables[holder].seconds
+        rows = replace(tables[holder], seconds=self.seconds * 0.0)
+        self.dominance = Dominance(problem, holder, rows, dearer(problem, holder, tables))
 
     def dominated(self, floors: Sequence[Floats], wanted: Bools) -> Bools:
         """(partial plans, rows) Wanted rows that another one beats when each role's latency counts only above its floor."""
@@ -76,5 +76,5 @@ class LatencyAside:
 
 
 def rows_of(decided: Ints, order: Sequence[int]) -> dict[int, Ints]:
-    """A block of partial plans (plans, tenants decided) as a column for every tenant."""
-    return {tenant: decided[:, at] for at, tenant in enumerate(order[: decided.shape[1]])}
+    """A block of partial plans (plans, holders decided) as a column for every holder."""
+    return {holder: decided[:, at] for at, holder in enumerate(order[: decided.shape[1]])}

@@ -1,10 +1,10 @@
-"""Where candidates go: for each node, how many devices host each pattern of tenants.
+"""Where candidates go: for each node, how many devices host each pattern of holders.
 
 Devices of a node are alike, so a node is a list of (pattern, devices), and equal nodes are counted, not listed: no loop is
-over devices. Tenants go in one by one, coarse quanta first, filling whole nodes of one state and at most one node partly,
-stacked on the tenants that are there or spread away from them. Where this finds nothing, `packing` decides exactly.
+over devices. Holders go in one by one, coarse quanta first, filling whole nodes of one state and at most one node partly,
+stacked on the holders that are there or spread away from them. Where this finds nothing, `packing` decides exactly.
 
-    {node state: nodes}  --tenant-->  {node state: nodes}  -> ...  -> Placement: patterns per node of the pool
+    {node state: nodes}  --holder-->  {node state: nodes}  -> ...  -> Placement: patterns per node of the pool
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeAlias
 from nereus.planner.problem import Node
 
 NodeState: TypeAlias = tuple[tuple[int, int], ...]
-"""(pattern, devices) of one node, by pattern; a pattern is a bit mask of tenants, 0 an idle device."""
+"""(pattern, devices) of one node, by pattern; a pattern is a bit mask of holders, 0 an idle device."""
 
 Placement: TypeAlias = tuple[NodeState, ...]
 """A state for every node of a pool, in its order."""
@@ -27,7 +27,7 @@ Moves: TypeAlias = tuple[tuple[NodeState, NodeState, int], ...]
 """Nodes of one state that took another, in order."""
 
 MOST_STEPS = 400
-"""Attempts to put one tenant somewhere before the exact method takes over; a plain placement takes one per tenant."""
+"""Attempts to put one holder somewhere before the exact method takes over; a plain placement takes one per holder."""
 
 MOST_PERMUTED = 4
 """Up to so many different node states are tried in every order: more would take as long as the exact method."""
@@ -38,17 +38,17 @@ class Item:
     """A candidate to place."""
 
     bit: int
-    """1 << tenant."""
+    """1 << holder."""
     num_devices: int
     quantum: int
 
 
 def initial_states(nodes: Sequence[Node], pinned: Mapping[int, Sequence[int]]) -> Placement:
-    """The nodes with only the pinned tenants on them."""
+    """The nodes with only the pinned holders on them."""
     hosts: Counter[int] = Counter()
-    for tenant, devices in pinned.items():
+    for holder, devices in pinned.items():
         for device in devices:
-            hosts[device] += 1 << tenant
+            hosts[device] += 1 << holder
     return tuple(tuple(sorted(Counter(hosts[device] for device in node.devices).items())) for node in nodes)
 
 
@@ -119,7 +119,7 @@ def _ways(item: Item, groups: Mapping[NodeState, int], allowed: Sequence[bool]) 
 
 
 def _with(state: NodeState, bit: int, devices: int, allowed: Sequence[bool], *, stacked: bool) -> NodeState:
-    """A node with one more tenant on some of its devices."""
+    """A node with one more holder on some of its devices."""
     sign = -1 if stacked else 1
     counts: Counter[int] = Counter(dict(state))
     for pattern, count in sorted(state, key=lambda pair: (sign * pair[0].bit_count(), pair[0])):

@@ -1,4 +1,4 @@
-"""The leaves of the search: a candidate for every tenant, and whether devices can be found for them.
+"""The leaves of the search: a candidate for every holder, and whether devices can be found for them.
 
 fine certificate  ->  fill (quick)  ->  relaxation  ->  integer program (exact on small pools);  remembered by need
 """
@@ -21,7 +21,7 @@ from nereus.planner.problem import Problem, Rows
 
 @dataclass(frozen=True, slots=True)
 class _OfKind:
-    """The nodes of one device kind before anything but pinned tenants is placed."""
+    """The nodes of one device kind before anything but pinned holders is placed."""
 
     numbers: tuple[int, ...]
     states: Placement
@@ -39,13 +39,13 @@ class Placing:
 
     def __init__(self, problem: Problem, rows: Sequence[Rows], report: Report) -> None:
         self.problem, self.rows, self.report = problem, rows, report
-        self.pinned = {i: t.devices for i, t in enumerate(problem.tenants) if t.devices is not None}
+        self.pinned = {i: t.devices for i, t in enumerate(problem.holders) if t.devices is not None}
         states = initial_states(problem.pool.nodes, self.pinned)
         self.kinds = [_OfKind.of(problem, states, kind) for kind in range(len(problem.pool.capacity_bytes))]
         self._known: dict[object, Placement | None] = {}
 
     def place(self, overlap: OverlapSet, chosen: tuple[int, ...]) -> Placement | None:
-        """Devices for a row of every tenant, or None."""
+        """Devices for a row of every holder, or None."""
         self.report.leaves += 1
         placed: dict[int, NodeState] = {}
         for kind, nodes in enumerate(self.kinds):

@@ -1,10 +1,10 @@
-"""The plan search as numbers: tenants with tables of candidates, a pool of nodes, and what happens when devices are shared.
+"""The plan search as numbers: holders with tables of candidates, a pool of nodes, and what happens when devices are shared.
 
-    Tenant (a holder of a device set: one EMU collection)  --  Rows (its candidates, one column per quantity)
-    Pool (nodes of one or more device kinds)               --  Edge (a weight sync between two tenants)
+    Holder (of a device set: one EMU collection)  --  Rows (its candidates, one column per quantity)
+    Pool (nodes of one or more device kinds)      --  Edge (a weight sync between two holders)
 
-A critic that scores and trains on the same EMUs is one tenant with two roles; an actor's generation and training are two
-tenants joined by an edge. The search (Eq. (1)) sees only what is written here: it knows no models and no job files.
+A critic that scores and trains on the same EMUs is one holder with two roles; an actor's generation and training are two
+holders joined by an edge. The search (Eq. (1)) sees only what is written here: it knows no models and no job files.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-MOST_TENANTS_PER_STAGE = 4
-"""Up to four tenants the critical path of a stage is its heaviest clique, exactly; the 5-cycle is the first that is not."""
+MOST_HOLDERS_PER_STAGE = 4
+"""Up to four holders the critical path of a stage is its heaviest clique, exactly; the 5-cycle is the first that is not."""
 
 
 class Stage(IntEnum):
@@ -40,7 +40,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The candidates of one tenant as a table: one entry per candidate in every column."""
+    """The candidates of one holder as a table: one entry per candidate in every column."""
 
     seconds: Floats
     """(roles, rows). Latency of the slowest replica, DP synchronization included."""
@@ -57,7 +57,7 @@ class Rows:
     layout: Ints
     """Layout class: with `num_devices` it says the shape (tp, pp, dp), and an edge prices pairs of it."""
     index: Ints
-    """Of the row in the table that the tenant came with."""
+    """Of the row in the table that the holder came with."""
 
     @classmethod
     def of(
@@ -70,7 +70,7 @@ class Rows:
         layout: npt.ArrayLike,
         kind: npt.ArrayLike = 0,
     ) -> Rows:
-        """A table from columns; `seconds` is (roles, rows), or one row of it for a tenant with one role."""
+        """A table from columns; `seconds` is (roles, rows), or one row of it for a holder with one role."""
         latencies = np.atleast_2d(np.asarray(seconds, np.float64))
         count = latencies.shape[1]
 
@@ -114,15 +114,15 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tenant:
-    """A holder of a device set, and the stages in which it is active."""
+class Holder:
+    """Who has a device set, one EMU collection, and the stages in which it is active."""
 
     name: str
     stages: tuple[Stage, ...]
     """Of its roles, in the order of `rows.seconds`."""
     rows: Rows
     devices: tuple[int, ...] | None = None
-    """Where a pinned tenant lies, as numbers of devices; it then has one row."""
+    """Where a pinned holder lies, as numbers of devices; it then has one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +181,21 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """A weight sync from one tenant to another: seconds added to every step, by the layout classes of both."""
+    """A weight sync from one holder to another: seconds added to every step, by the layout classes of both."""
 
     source: int
     target: int
-    """Numbers of tenants."""
+    """Numbers of holders."""
     seconds: Floats
     """(layout classes of the source, of the target)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """What of a problem decides which tenants may overlap."""
+    """What of a problem decides which holders may overlap."""
 
     stages: tuple[tuple[Stage, ...], ...]
-    """Of every tenant."""
+    """Of every holder."""
     asynchronous: bool
     overlaps: bool
 
@@ -204,32 +204,32 @@ class Workflow:
 class Problem:
     """Eq. (1) with its numbers."""
 
-    tenants: tuple[Tenant, ...]
+    holders: tuple[Holder, ...]
     pool: Pool
     edges: tuple[Edge, ...] = ()
     asynchronous: bool = False
     """Generation runs beside the rest, on devices of its own; else one stage follows the other."""
     overlaps: bool = True
-    """Tenants of one stage on disjoint devices run at the same time; else a job runs them one after the other anyway."""
+    """Holders of one stage on disjoint devices run at the same time; else a job runs them one after the other anyway."""
     stages: tuple[Stage, ...] = field(init=False)
-    """In which some tenant is active."""
+    """In which some holder is active."""
 
     def __post_init__(self) -> None:
-        stages = sorted({stage for tenant in self.tenants for stage in tenant.stages})
+        stages = sorted({stage for holder in self.holders for stage in holder.stages})
         object.__setattr__(self, "stages", tuple(stages))
         for stage in stages if self.overlaps else ():
-            names = [tenant.name for tenant in self.tenants if stage in tenant.stages]
-            if len(names) > MOST_TENANTS_PER_STAGE:
+            names = [holder.name for holder in self.holders if stage in holder.stages]
+            if len(names) > MOST_HOLDERS_PER_STAGE:
                 raise UserError(
                     f"{stage.name.lower()}: {len(names)} model-stages ({', '.join(names)}) may run at the same time; the "
-                    f"search orders at most {MOST_TENANTS_PER_STAGE} exactly; put two on the same EMUs, or run them serially"
+                    f"search orders at most {MOST_HOLDERS_PER_STAGE} exactly; put two on the same EMUs, or run them serially"
                 )
 
     def active_in(self, stage: Stage) -> tuple[int, ...]:
-        """The tenants with a role in a stage."""
-        return tuple(i for i, tenant in enumerate(self.tenants) if stage in tenant.stages)
+        """The holders with a role in a stage."""
+        return tuple(i for i, holder in enumerate(self.holders) if stage in holder.stages)
 
     @property
     def workflow(self) -> Workflow:
         """Its stages without its numbers."""
-        return Workflow(tuple(tenant.stages for tenant in self.tenants), self.asynchronous, self.overlaps)
+        return Workflow(tuple(holder.stages for holder in self.holders), self.asynchronous, self.overlaps)

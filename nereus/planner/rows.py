@@ -1,4 +1,4 @@
-"""From a search request to the numbers of the search: each model-stage a tenant, each of its candidates a row.
+"""From a search request to the numbers of the search: each model-stage a holder, each of its candidates a row.
 
 SearchRequest  --candidates-->  tables of Candidate  --here-->  Problem        devices by position in the pool
 """
@@ -9,19 +9,19 @@ from collections.abc import Mapping, Sequence
 
 from nereus.layout.tensors import Kind
 from nereus.planner.candidates import Candidate
-from nereus.planner.problem import Node, Pool, Problem, Rows, Stage, Tenant
+from nereus.planner.problem import Holder, Node, Pool, Problem, Rows, Stage
 from nereus.planner.request import SearchRequest
 
 
 def problem_of(request: SearchRequest, tables: Mapping[str, Sequence[Candidate]]) -> Problem:
-    """The problem of a request; tenants are in the order of the tables, rows in that of their candidates."""
+    """The problem of a request; holders are in the order of the tables, rows in that of their candidates."""
     position = {device: at for at, device in enumerate(request.devices)}
-    tenants = []
+    holders = []
     for name, table in tables.items():
         pinned = request.pinned.get(name)
         where = tuple(position[device] for device in pinned.devices if device in position) if pinned else None
-        tenants.append(Tenant(name, (stage_of(request, name),), _rows(request, name, table), where))
-    return Problem(tuple(tenants), _pool(request), overlaps=request.overlaps)
+        holders.append(Holder(name, (stage_of(request, name),), _rows(request, name, table), where))
+    return Problem(tuple(holders), _pool(request), overlaps=request.overlaps)
 
 
 def stage_of(request: SearchRequest, name: str) -> Stage:

@@ -31,14 +31,14 @@ MOST_BESIDE = 50_000
 
 
 def solve(problem: Problem, top: int = 1, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[Solution, ...], Report]:
-    """The `top` best plans that differ in the shape of some tenant, fastest first; none where nothing fits.
+    """The `top` best plans that differ in the shape of some holder, fastest first; none where nothing fits.
 
     Exact for pools of at most 12 nodes of a kind, and above whenever `Report.relaxed_not_placed` is 0. Deterministic.
     """
     start = clock()
-    report = Report(rows=sum(len(tenant.rows) for tenant in problem.tenants))
+    report = Report(rows=sum(len(holder.rows) for holder in problem.holders))
     best = Best(top)
-    fit = [tenant.rows.take(fitting(tenant.rows, problem.pool)) for tenant in problem.tenants]
+    fit = [holder.rows.take(fitting(holder.rows, problem.pool)) for holder in problem.holders]
     if all(len(rows) for rows in fit):
         _Search(problem, best, report).run(fit)
     report.seconds = clock() - start
@@ -94,25 +94,25 @@ class _Search:
         for overlap in overlaps:
             tree.search(overlap)
 
-    def _row_bounds(self, budget: Budget, overlaps: Sequence[OverlapSet], tenant: int) -> Floats:
-        """(rows,) For every row of a tenant a lower bound of the plans that have it, over these overlap sets."""
-        bounds = [budget.children(overlap, {}, tenant).seconds[0] for overlap in overlaps]
-        return np.broadcast_to(np.minimum.reduce(bounds), len(budget.rows[tenant]))
+    def _row_bounds(self, budget: Budget, overlaps: Sequence[OverlapSet], holder: int) -> Floats:
+        """(rows,) For every row of a holder a lower bound of the plans that have it, over these overlap sets."""
+        bounds = [budget.children(overlap, {}, holder).seconds[0] for overlap in overlaps]
+        return np.broadcast_to(np.minimum.reduce(bounds), len(budget.rows[holder]))
 
     def _beside_generation(self, rows: list[Rows], overlaps: Sequence[OverlapSet]) -> list[Rows]:
         """Drop rows that are too slow beside each row of generation, with the devices that it leaves."""
         generating = self.problem.active_in(Stage.GENERATION)[:1]
         budget, kept = Budget(self.problem, rows), list(rows)
-        for tenant in generating:
-            decided = {tenant: np.arange(len(rows[tenant]))}
+        for holder in generating:
+            decided = {holder: np.arange(len(rows[holder]))}
             for other, table in enumerate(rows):
-                if other != tenant and len(rows[tenant]) * len(table) <= MOST_BESIDE:
+                if other != holder and len(rows[holder]) * len(table) <= MOST_BESIDE:
                     bounds = [budget.children(overlap, decided, other).seconds.min(0) for overlap in overlaps]
                     kept[other] = table.take(np.broadcast_to(np.minimum.reduce(bounds), len(table)) < self.best.bound)
         return kept
 
 
 def _coarse(num_devices: Ints) -> Bools:
-    """Powers of two and three times them: with these, tenants that must be apart can share a pool out."""
+    """Powers of two and three times them: with these, holders that must be apart can share a pool out."""
     thirds = np.where(num_devices % 3 == 0, num_devices // 3, num_devices)
     return np.asarray(thirds & (thirds - 1) == 0)

@@ -12,7 +12,7 @@ def assert_holds(problem: Problem, solution: Solution) -> None:
     """Devices, quanta, kinds, memory, disjointness and L_step of a solution, read off where it puts what."""
     used: Counter[int] = Counter()
     sharing: dict[int, set[int]] = defaultdict(set)
-    rows = [tenant.rows.take(tenant.rows.index == row) for tenant, row in zip(problem.tenants, solution.rows, strict=True)]
+    rows = [holder.rows.take(holder.rows.index == row) for holder, row in zip(problem.holders, solution.rows, strict=True)]
     assert [len(row) for row in rows] == [1] * len(rows)
     assert len(solution.placement) == len(problem.pool.nodes)
     for node, state in zip(problem.pool.nodes, solution.placement, strict=True):
@@ -32,20 +32,20 @@ def assert_holds(problem: Problem, solution: Solution) -> None:
         used += here
     assert all(used[i] == row.num_devices[0] for i, row in enumerate(rows))
     assert solution.shape == tuple((row.layout[0], row.num_devices[0]) for row in rows)
-    generating = {i for i, tenant in enumerate(problem.tenants) if Stage.GENERATION in tenant.stages}
+    generating = {i for i, holder in enumerate(problem.holders) if Stage.GENERATION in holder.stages}
     if problem.asynchronous:
         assert not any((i in generating) != (j in generating) for i in sharing for j in sharing[i])
     assert solution.step_seconds == _seconds(problem, rows, sharing)
 
 
 def _seconds(problem: Problem, rows: list, sharing: dict[int, set[int]]) -> float:  # type: ignore[type-arg]
-    """L_step: of each stage the longest run of tenants that wait for each other, which at most four tenants determine."""
+    """L_step: of each stage the longest run of holders that wait for each other, which at most four holders determine."""
     total, generation = 0.0, 0.0
     for stage in problem.stages:
         own = {
-            i: float(row.seconds[tenant.stages.index(stage), 0])
-            for i, (tenant, row) in enumerate(zip(problem.tenants, rows, strict=True))
-            if stage in tenant.stages
+            i: float(row.seconds[holder.stages.index(stage), 0])
+            for i, (holder, row) in enumerate(zip(problem.holders, rows, strict=True))
+            if stage in holder.stages
         }
         seconds = max(_runs(sorted(own), own, sharing)) if problem.overlaps else sum(own.values())
         if problem.asynchronous and stage is Stage.GENERATION:
@@ -57,7 +57,7 @@ def _seconds(problem: Problem, rows: list, sharing: dict[int, set[int]]) -> floa
 
 
 def _runs(members: list[int], own: dict[int, float], sharing: dict[int, set[int]]) -> list[float]:
-    """Seconds of every set of tenants that pairwise share devices."""
+    """Seconds of every set of holders that pairwise share devices."""
     if not members:
         return [0.0]
     first, rest = members[0], members[1:]

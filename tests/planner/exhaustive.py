@@ -3,10 +3,10 @@
 It shares with the search what a candidate costs and nothing else: no frontier, no bounds, no certificates, no node states.
 
     every tuple of candidates, by its L if nothing were shared; stop when that is no better than the best ones found
-    for each tuple every set of tenants that may run serially, by its L: the longest path, shortest over all orders
-    fits?  per node all ways to host maximal patterns, as devices that each tenant can have; nodes added up
+    for each tuple every set of holders that may run serially, by its L: the longest path, shortest over all orders
+    fits?  per node all ways to host maximal patterns, as devices that each holder can have; nodes added up
 
-`literal` does without the last trick too: it tries every set of devices for every tenant, for the smallest pools.
+`literal` does without the last trick too: it tries every set of devices for every holder, for the smallest pools.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Plain:
 
     stages: list[tuple[Stage, ...]]
     seconds: list[list[dict[Stage, float]]]
-    """[tenant][row][stage], and [tenant][row] below."""
+    """[holder][row][stage], and [holder][row] below."""
     n: list[list[int]]
     resident: list[list[float]]
     active: list[list[float]]
@@ -43,13 +43,13 @@ class Plain:
     overlaps: bool
 
     @property
-    def tenants(self) -> range:
+    def holders(self) -> range:
         return range(len(self.n))
 
 
 def plain(problem: Problem) -> Plain:
     """A problem without arrays."""
-    tables = [(tenant, tenant.rows) for tenant in problem.tenants]
+    tables = [(holder, holder.rows) for holder in problem.holders]
     return Plain(
         [t.stages for t, _ in tables],
         [[{s: float(r.seconds[k, i]) for k, s in enumerate(t.stages)} for i in range(len(r))] for t, r in tables],
@@ -71,7 +71,7 @@ def length(p: Plain, chosen: tuple[int, ...], conflicts: Conflicts) -> float:
     """L_step if these pairs run one after the other."""
     by_stage: dict[Stage, float] = {}
     for stage in Stage:
-        members = [i for i in p.tenants if stage in p.stages[i]]
+        members = [i for i in p.holders if stage in p.stages[i]]
         if members:
             seconds = {i: p.seconds[i][chosen[i]][stage] for i in members}
             by_stage[stage] = sum(seconds.values()) if not p.overlaps else _shortest_order(members, seconds, conflicts)
@@ -117,9 +117,9 @@ def _shortest(p: Plain, chosen: tuple[int, ...], limit: float) -> float:
     """L_step of the best placement of a tuple, if below a limit."""
     if not _plausible(p, chosen):
         return float("inf")
-    if not p.overlaps and not p.asynchronous and _can_host(p, chosen, p.kind[0][chosen[0]], tuple(p.tenants), frozenset()):
+    if not p.overlaps and not p.asynchronous and _can_host(p, chosen, p.kind[0][chosen[0]], tuple(p.holders), frozenset()):
         return length(p, chosen, frozenset())  # every device can host all of them, and nothing is gained by being apart
-    meeting = [pair for pair in itertools.combinations(p.tenants, 2) if _meet(p, pair)]
+    meeting = [pair for pair in itertools.combinations(p.holders, 2) if _meet(p, pair)]
     sets = [frozenset(c) for k in range(len(meeting) + 1) for c in itertools.combinations(meeting, k)]
     if not p.overlaps:
         sets = [frozenset(meeting)]
@@ -161,19 +161,19 @@ def _can_host(p: Plain, chosen: tuple[int, ...], kind: int, members: tuple[int, 
 
 
 def _fits(p: Plain, chosen: tuple[int, ...], apart: Conflicts) -> bool:
-    """Whether the devices that tenants need add up over the nodes.
+    """Whether the devices that holders need add up over the nodes.
 
-    What a device can host stays hostable with a tenant less, so only maximal patterns count, and "at least n".
+    What a device can host stays hostable with a holder less, so only maximal patterns count, and "at least n".
     """
-    needed = tuple(p.n[i][chosen[i]] for i in p.tenants)
+    needed = tuple(p.n[i][chosen[i]] for i in p.holders)
     ways: dict[tuple[int, int], set[tuple[int, ...]]] = {}
     for kind, size in set(p.nodes):
         patterns = list(_maximal_patterns(p, chosen, kind, apart))
         ways[kind, size] = _largest(
-            tuple(sum(i in pattern for pattern in on) // p.q[i][chosen[i]] * p.q[i][chosen[i]] for i in p.tenants)
+            tuple(sum(i in pattern for pattern in on) // p.q[i][chosen[i]] * p.q[i][chosen[i]] for i in p.holders)
             for on in itertools.combinations_with_replacement(patterns, size)
         )
-    most = [tuple(max(way[i] for way in ways[node]) for i in p.tenants) for node in p.nodes]
+    most = [tuple(max(way[i] for way in ways[node]) for i in p.holders) for node in p.nodes]
     reached = {(0,) * len(needed)}
     for at, node in enumerate(p.nodes):
         missing = [n - sum(later[i] for later in most[at + 1 :]) for i, n in enumerate(needed)]
@@ -184,8 +184,8 @@ def _fits(p: Plain, chosen: tuple[int, ...], apart: Conflicts) -> bool:
 
 def _maximal_patterns(p: Plain, chosen: tuple[int, ...], kind: int, apart: Conflicts) -> Iterator[tuple[int, ...]]:
     kept: list[tuple[int, ...]] = []
-    for count in range(len(p.tenants), -1, -1):
-        for members in itertools.combinations(p.tenants, count):
+    for count in range(len(p.holders), -1, -1):
+        for members in itertools.combinations(p.holders, count):
             if _can_host(p, chosen, kind, members, apart) and not any(set(members) <= set(other) for other in kept):
                 kept.append(members)
                 yield members
@@ -200,7 +200,7 @@ def _largest(vectors: Iterator[tuple[int, ...]]) -> set[tuple[int, ...]]:
 
 
 def literal(problem: Problem) -> float:
-    """L_step of the best plan over every set of devices of every tenant; for pools of a few devices."""
+    """L_step of the best plan over every set of devices of every holder; for pools of a few devices."""
     p = plain(problem)
     node_of = [at for at, (_, size) in enumerate(p.nodes) for _ in range(size)]
     best = float("inf")
@@ -210,17 +210,17 @@ def literal(problem: Problem) -> float:
     return best
 
 
-def _device_sets(p: Plain, tenant: int, row: int, node_of: list[int]) -> list[frozenset[int]]:
-    usable = [d for d, node in enumerate(node_of) if p.nodes[node][0] == p.kind[tenant][row]]
-    sets = itertools.combinations(usable, p.n[tenant][row])
-    q = p.q[tenant][row]
+def _device_sets(p: Plain, holder: int, row: int, node_of: list[int]) -> list[frozenset[int]]:
+    usable = [d for d, node in enumerate(node_of) if p.nodes[node][0] == p.kind[holder][row]]
+    sets = itertools.combinations(usable, p.n[holder][row])
+    q = p.q[holder][row]
     return [frozenset(s) for s in sets if all(sum(node_of[d] == node for d in s) % q == 0 for node in set(node_of))]
 
 
 def _literal_length(p: Plain, chosen: tuple[int, ...], placed: tuple[frozenset[int], ...], node_of: list[int]) -> float:
     for device, node in enumerate(node_of):
-        members = tuple(i for i in p.tenants if device in placed[i])
+        members = tuple(i for i in p.holders if device in placed[i])
         if not _can_host(p, chosen, p.nodes[node][0], members, frozenset()):
             return float("inf")
-    shared = frozenset(pair for pair in itertools.combinations(p.tenants, 2) if placed[pair[0]] & placed[pair[1]])
+    shared = frozenset(pair for pair in itertools.combinations(p.holders, 2) if placed[pair[0]] & placed[pair[1]])
     return length(p, chosen, shared)

@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 
-from nereus.planner.problem import Edge, Node, Pool, Problem, Rows, Stage, Tenant
+from nereus.planner.problem import Edge, Holder, Node, Pool, Problem, Rows, Stage
 
 WORKFLOWS: dict[int, list[tuple[tuple[str, tuple[Stage, ...]], ...]]] = {
     2: [(("gen", (Stage.GENERATION,)), ("actor", (Stage.TRAINING,)))],
@@ -39,7 +39,7 @@ WORKFLOWS: dict[int, list[tuple[tuple[str, tuple[Stage, ...]], ...]]] = {
         )
     ],
 }
-"""ReMax and GRPO with fewer models, and PPO with six model-stages on five tenants."""
+"""ReMax and GRPO with fewer models, and PPO with six model-stages on five holders."""
 
 POOLS = ([8], [4, 4], [8, 4], [4, 4, 4], [8, 3], [4, 4, 2], [6, 6], [8, 8], [4, 4, 4, 4], [5, 3])
 """Devices per node, up to 16: even and uneven."""
@@ -66,28 +66,28 @@ class Row:
 
 
 def random_problem(seed: int) -> Problem:
-    """Two to five tenants on up to 16 devices: tight or not, mixed kinds, quanta up to 8, edges, twins, async."""
+    """Two to five holders on up to 16 devices: tight or not, mixed kinds, quanta up to 8, edges, twins, async."""
     random = Random(seed)
-    num_tenants = (2, 3, 4, 4, 5)[seed % 5]
-    workflow = random.choice(WORKFLOWS[num_tenants])
-    sizes = random.choice(POOLS[:7] if num_tenants == 5 else POOLS)
+    num_holders = (2, 3, 4, 4, 5)[seed % 5]
+    workflow = random.choice(WORKFLOWS[num_holders])
+    sizes = random.choice(POOLS[:7] if num_holders == 5 else POOLS)
     mixed = random.random() < 0.15 and len(sizes) > 1
     kinds = [int(mixed and at == len(sizes) - 1) for at in range(len(sizes))]
     pool = Pool.of(sizes, [CAPACITY, CAPACITY * 7 // 10] if mixed else [CAPACITY], kinds)
     tight = random.choice((0.3, 0.6, 1.0, 1.6))
     make = _table_row if seed % 2 else _roofline_row
-    tenants = []
+    holders = []
     for name, stages in workflow:
-        count = random.randint(3, 5 if num_tenants == 5 else 8)
+        count = random.randint(3, 5 if num_holders == 5 else 8)
         scale = SIZES.get(name, 5) * random.uniform(0.5, 1.5)
         kind = [int(mixed and random.random() < 0.3) for _ in range(count)]
         rows = [make(random, sum(sizes), len(stages), scale, tight, k) for k in kind]
-        tenants.append(Tenant(name, stages, table(rows)))
-    if num_tenants >= 4 and [t.name for t in tenants].count("rew") and seed % 3 == 0:
-        tenants[2] = replace(tenants[1], name="rew")
+        holders.append(Holder(name, stages, table(rows)))
+    if num_holders >= 4 and [t.name for t in holders].count("rew") and seed % 3 == 0:
+        holders[2] = replace(holders[1], name="rew")
     overlaps = random.random() > 0.15
-    edges = (_edge(random, tenants),) if random.random() < 0.5 else ()
-    return Problem(tuple(tenants), pool, edges, num_tenants > 2 and random.random() < 0.3, overlaps)
+    edges = (_edge(random, holders),) if random.random() < 0.5 else ()
+    return Problem(tuple(holders), pool, edges, num_holders > 2 and random.random() < 0.3, overlaps)
 
 
 def table(rows: list[Row]) -> Rows:
@@ -119,7 +119,7 @@ def with_memory(problem: Problem, factor: float) -> Problem:
 
 
 def replaced(problem: Problem, pool: Pool) -> Problem:
-    return Problem(problem.tenants, pool, problem.edges, problem.asynchronous, problem.overlaps)
+    return Problem(problem.holders, pool, problem.edges, problem.asynchronous, problem.overlaps)
 
 
 def _table_row(random: Random, devices: int, roles: int, scale: float, tight: float, kind: int) -> Row:
@@ -149,7 +149,7 @@ def _roofline_row(random: Random, devices: int, roles: int, scale: float, tight:
     )
 
 
-def _edge(random: Random, tenants: list[Tenant]) -> Edge:
-    actor = [tenant.name for tenant in tenants].index("actor")
+def _edge(random: Random, holders: list[Holder]) -> Edge:
+    actor = [holder.name for holder in holders].index("actor")
     seconds = [[random.randint(1, 12 if a != b else 2) for a in range(6)] for b in range(6)]
     return Edge(0, actor, np.array(seconds, np.float64))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
-from nereus.planner.problem import Pool, Problem, Rows, Stage, Tenant
+from nereus.planner.problem import Holder, Pool, Problem, Rows, Stage
 from nereus.planner.request import SearchRequest
 from nereus.spec.stages import ACTOR_TRAINING
 from tests.planner.exhaustive import brute_force_plans
@@ -61,7 +61,7 @@ def brute_force(request: SearchRequest, top: int) -> list[Best]:
     names = sorted(request.states)
     tables = [raw_candidates(request, name) for name in names]
     shapes = [sorted({(raw.plan.layout.tp, raw.plan.layout.pp) for raw in table}) for table in tables]
-    tenants = []
+    holders = []
     for name, table, classes in zip(names, tables, shapes, strict=True):
         rows = []
         for raw in table:
@@ -69,10 +69,10 @@ def brute_force(request: SearchRequest, top: int) -> list[Best]:
             tp, pp = raw.plan.layout.tp, raw.plan.layout.pp
             rows.append(([raw.seconds + sync], tp * pp * raw.plan.dp, raw.state, raw.live, tp, classes.index((tp, pp))))
         seconds, *columns = (list(column) for column in zip(*rows, strict=True))
-        tenants.append(Tenant(name, (Stage.TRAINING,), Rows.of([s[0] for s in seconds], *columns)))
+        holders.append(Holder(name, (Stage.TRAINING,), Rows.of([s[0] for s in seconds], *columns)))
     sizes = list(Counter(request.node_of[device] for device in request.devices).values())
     pool = Pool.of(sizes, request.capacity_bytes * (1 - request.headroom))
-    found = brute_force_plans(Problem(tuple(tenants), pool, overlaps=False), top)
+    found = brute_force_plans(Problem(tuple(holders), pool, overlaps=False), top)
     return [
         Best(
             seconds,

@@ -19,7 +19,7 @@ Simplify = Callable[[pytest.MonkeyPatch], None]
 
 
 def memory_of_all_on_every_device(patch: pytest.MonkeyPatch) -> None:
-    """A plan fits only if all tenants fit on one device together."""
+    """A plan fits only if all holders fit on one device together."""
     place = placing.Placing.place
 
     def strict(self: placing.Placing, overlap: OverlapSet, chosen: tuple[int, ...]) -> Placement | None:
@@ -51,16 +51,16 @@ def _blind(*columns: str) -> Simplify:
 def dominance_blind_to_edges(patch: pytest.MonkeyPatch) -> None:
     """Rows compared by latency where the weight sync differs."""
     for module in (frontier, pairs):
-        patch.setattr(module, "dearer", lambda problem, tenant, tables: None)
+        patch.setattr(module, "dearer", lambda problem, holder, tables: None)
 
 
 def latency_always_counts_in_full(patch: pytest.MonkeyPatch) -> None:
-    """A dearer weight sync paid for by latency that may hide behind another tenant."""
-    patch.setattr(frontier, "_counts_in_full", lambda problem, tenant: True)
+    """A dearer weight sync paid for by latency that may hide behind another holder."""
+    patch.setattr(frontier, "_counts_in_full", lambda problem, holder: True)
 
 
 def greedy_placement(patch: pytest.MonkeyPatch) -> None:
-    """One attempt per tenant, no branching, no integer program."""
+    """One attempt per holder, no branching, no integer program."""
 
     def first_only(items: Sequence[Item], groups: Mapping[NodeState, int], allowed: Sequence[bool]) -> Moves | None:
         return fill(items, groups, allowed, most_steps=len(items))
@@ -83,9 +83,9 @@ def free_latency_decides_alone(patch: pytest.MonkeyPatch) -> None:
     """Where latency is free, any other row stands for one that is not needed for it."""
     init = pairs.LatencyAside.__init__
 
-    def loose(self: pairs.LatencyAside, problem: Problem, tenant: int, tables: Sequence[Rows]) -> None:
+    def loose(self: pairs.LatencyAside, problem: Problem, holder: int, tables: Sequence[Rows]) -> None:
         blind = [replace(t, active_bytes=t.active_bytes * 0, resident_bytes=t.resident_bytes * 0) for t in tables]
-        init(self, problem, tenant, blind)
+        init(self, problem, holder, blind)
 
     patch.setattr(branch.LatencyAside, "__init__", loose)
 

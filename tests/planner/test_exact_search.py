@@ -9,7 +9,7 @@ import pytest
 
 from nereus.errors import UserError
 from nereus.planner.found import Report, Solution
-from nereus.planner.problem import Edge, Pool, Problem, Rows, Stage, Tenant
+from nereus.planner.problem import Edge, Holder, Pool, Problem, Rows, Stage
 from nereus.planner.solve import solve
 from tests.planner.checking import assert_holds
 from tests.planner.exhaustive import brute_force_plans, literal
@@ -25,10 +25,10 @@ def seconds_of(problem: Problem) -> float:
     return solutions[0].step_seconds if solutions else float("inf")
 
 
-def make_tenant(name: str, stage: Stage, *rows: tuple[float, int, float, float], layout: tuple[int, ...] = ()) -> Tenant:
-    """A tenant with rows of (seconds, devices, resident, active) and quantum 1."""
+def make_holder(name: str, stage: Stage, *rows: tuple[float, int, float, float], layout: tuple[int, ...] = ()) -> Holder:
+    """A holder with rows of (seconds, devices, resident, active) and quantum 1."""
     seconds, devices, resident, active = (list(column) for column in zip(*rows, strict=True))
-    return Tenant(name, (stage,), Rows.of(seconds, devices, resident, active, 1, list(layout) or list(range(len(rows)))))
+    return Holder(name, (stage,), Rows.of(seconds, devices, resident, active, 1, list(layout) or list(range(len(rows)))))
 
 
 @pytest.mark.parametrize("top", [1, 5])
@@ -47,12 +47,12 @@ def test_brute_force_equals_trying_every_set_of_devices() -> None:
     feasible = 0
     for seed in range(60):
         problem = random_problem(seed)
-        if len(problem.tenants) == 5 or len(problem.pool.capacity_bytes) > 1:
+        if len(problem.holders) == 5 or len(problem.pool.capacity_bytes) > 1:
             continue
-        small = (t.rows.take(np.argsort(t.rows.num_devices, kind="stable")[:2]) for t in problem.tenants)
-        tenants = tuple(replace(t, rows=rows) for t, rows in zip(problem.tenants, small, strict=True))
+        small = (t.rows.take(np.argsort(t.rows.num_devices, kind="stable")[:2]) for t in problem.holders)
+        holders = tuple(replace(t, rows=rows) for t, rows in zip(problem.holders, small, strict=True))
         pool = Pool.of([3, 1] if seed % 2 else [2, 2], CAPACITY * 1.5)
-        few = Problem(tenants, pool, problem.edges, problem.asynchronous, problem.overlaps)
+        few = Problem(holders, pool, problem.edges, problem.asynchronous, problem.overlaps)
         best = brute_force_plans(few)
         assert (best[0][0] if best else float("inf")) == literal(few), seed
         feasible += bool(best)
@@ -71,7 +71,7 @@ def test_more_choices_begin_with_the_fewer_ones() -> None:
         assert [s.step_seconds for s in few] == [s.step_seconds for s in many[:1]]
 
 
-def test_solutions_differ_in_the_shape_of_some_tenant() -> None:
+def test_solutions_differ_in_the_shape_of_some_holder() -> None:
     for seed in QUICK_SEEDS[:20]:
         shapes = [solution.shape for solution in solve(random_problem(seed), 6)[0]]
         assert len(set(shapes)) == len(shapes)
@@ -109,12 +109,12 @@ def test_devices_and_nodes_under_other_names_change_nothing() -> None:
 # --- what shares devices, and what it costs ----------------------------------------------------------------------------
 
 SCORERS = (
-    make_tenant("ref", Stage.INFERENCE, (4.0, 4, 1, 1), (8.0, 2, 1, 1)),
-    make_tenant("rew", Stage.INFERENCE, (4.0, 4, 1, 1), (8.0, 2, 1, 1)),
+    make_holder("ref", Stage.INFERENCE, (4.0, 4, 1, 1), (8.0, 2, 1, 1)),
+    make_holder("rew", Stage.INFERENCE, (4.0, 4, 1, 1), (8.0, 2, 1, 1)),
 )
 
 
-def test_tenants_that_share_devices_are_serialized_and_those_apart_are_not() -> None:
+def test_holders_that_share_devices_are_serialized_and_those_apart_are_not() -> None:
     assert seconds_of(Problem(SCORERS, Pool.of([4], 10.0))) == 8.0
     assert seconds_of(Problem(SCORERS, Pool.of([8], 10.0))) == 4.0
 
@@ -124,35 +124,35 @@ def test_job_that_overlaps_nothing_adds_its_model_stages_up() -> None:
 
 
 def test_asynchronous_generation_has_devices_of_its_own() -> None:
-    tenants = (
-        make_tenant("gen", Stage.GENERATION, (6.0, 4, 1, 1), (12.0, 2, 1, 1)),
-        make_tenant("actor", Stage.TRAINING, (5.0, 4, 1, 1), (10.0, 2, 1, 1)),
+    holders = (
+        make_holder("gen", Stage.GENERATION, (6.0, 4, 1, 1), (12.0, 2, 1, 1)),
+        make_holder("actor", Stage.TRAINING, (5.0, 4, 1, 1), (10.0, 2, 1, 1)),
     )
-    assert seconds_of(Problem(tenants, Pool.of([4], 10.0))) == 11.0
-    (best,), _ = solve(Problem(tenants, Pool.of([4], 10.0), asynchronous=True))
+    assert seconds_of(Problem(holders, Pool.of([4], 10.0))) == 11.0
+    (best,), _ = solve(Problem(holders, Pool.of([4], 10.0), asynchronous=True))
     assert best.step_seconds == 12.0
     assert best.placement == (((1, 2), (2, 2)),)
 
 
-def test_pinned_tenant_stays_on_its_devices_and_others_fit_around_it() -> None:
-    pinned = replace(make_tenant("actor", Stage.TRAINING, (5.0, 2, 8, 1)), devices=(1, 4))
-    other = make_tenant("gen", Stage.GENERATION, (1.0, 6, 1, 1), (2.0, 4, 1, 1))
+def test_pinned_holder_stays_on_its_devices_and_others_fit_around_it() -> None:
+    pinned = replace(make_holder("actor", Stage.TRAINING, (5.0, 2, 8, 1)), devices=(1, 4))
+    other = make_holder("gen", Stage.GENERATION, (1.0, 6, 1, 1), (2.0, 4, 1, 1))
     (best,), _ = solve(Problem((pinned, other), Pool.of([3, 3], 9.0)))
     assert best.step_seconds == 7.0
     assert best.placement == (((1, 1), (2, 2)), ((1, 1), (2, 2)))
 
 
-def test_latency_that_hides_behind_another_tenant_does_not_pay_for_a_dearer_weight_sync() -> None:
+def test_latency_that_hides_behind_another_holder_does_not_pay_for_a_dearer_weight_sync() -> None:
     """The faster actor saves nothing, since the critic takes longer, and its layout makes the sync dearer."""
-    gen = make_tenant("gen", Stage.GENERATION, (1.0, 1, 1, 1))
-    actor = make_tenant("actor", Stage.TRAINING, (3.0, 1, 1, 1), (5.0, 1, 1, 1))
-    critic = make_tenant("critic", Stage.TRAINING, (10.0, 1, 1, 1))
+    gen = make_holder("gen", Stage.GENERATION, (1.0, 1, 1, 1))
+    actor = make_holder("actor", Stage.TRAINING, (3.0, 1, 1, 1), (5.0, 1, 1, 1))
+    critic = make_holder("critic", Stage.TRAINING, (10.0, 1, 1, 1))
     sync = Edge(0, 1, np.array([[0.9, 0.1]]))
     assert seconds_of(Problem((gen, actor, critic), Pool.of([4], 10.0), (sync,))) == pytest.approx(11.1)
 
 
-def test_more_tenants_in_a_stage_than_can_be_ordered_exactly_are_refused() -> None:
-    scorers = tuple(make_tenant(f"scorer{i}", Stage.INFERENCE, (1.0, 1, 1, 1)) for i in range(5))
+def test_more_holders_in_a_stage_than_can_be_ordered_exactly_are_refused() -> None:
+    scorers = tuple(make_holder(f"scorer{i}", Stage.INFERENCE, (1.0, 1, 1, 1)) for i in range(5))
     with pytest.raises(UserError, match="inference: 5 model-stages"):
         Problem(scorers, Pool.of([8], 10.0))
     assert seconds_of(Problem(scorers, Pool.of([8], 10.0), overlaps=False)) == 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nereus.planner.explain import Why, why_not_faster, why_slower
-from nereus.planner.problem import Pool, Problem, Rows, Stage, Tenant
+from nereus.planner.problem import Holder, Pool, Problem, Rows, Stage
 from nereus.planner.solve import solve
 from tests.planner.instances import random_problem
 
@@ -13,8 +13,8 @@ from tests.planner.instances import random_problem
 def make_problem(capacity: float, devices: int, *, active: float = 1.0) -> Problem:
     """Two scorers: 8 s on one device or 2 s on four, which need `active` bytes more than one byte."""
     rows = Rows.of([[8.0, 2.0]], [1, 4], [1.0, 1.0], [1.0, active], 1, [0, 1])
-    tenants = tuple(Tenant(name, (Stage.INFERENCE,), rows) for name in ("reference", "reward"))
-    return Problem(tenants, Pool.of([devices], capacity))
+    holders = tuple(Holder(name, (Stage.INFERENCE,), rows) for name in ("reference", "reward"))
+    return Problem(holders, Pool.of([devices], capacity))
 
 
 def reasons(problem: Problem) -> list[Why]:
@@ -28,14 +28,14 @@ def test_memory_is_the_reason_where_more_of_it_would_do() -> None:
     assert found[0].step_seconds == 8.0
     assert reasons(problem) == []  # one scorer alone would not help: the other takes 8 s anyway
     mixed = make_problem(5.0, 8, active=9.0)
-    (reference, reward) = mixed.tenants
-    short = Tenant("reward", reward.stages, Rows.of([[1.0]], [1], [1.0], [1.0], 1, [0]))
+    (reference, reward) = mixed.holders
+    short = Holder("reward", reward.stages, Rows.of([[1.0]], [1], [1.0], [1.0], 1, [0]))
     assert reasons(Problem((reference, short), mixed.pool)) == [Why.MEMORY]
 
 
 def test_budget_is_the_reason_where_more_devices_would_do() -> None:
-    reference, reward = make_problem(10.0, 4).tenants
-    long = Tenant("reward", reward.stages, Rows.of([[7.0]], [1], [1.0], [1.0], 1, [0]))
+    reference, reward = make_problem(10.0, 4).holders
+    long = Holder("reward", reward.stages, Rows.of([[7.0]], [1], [1.0], [1.0], 1, [0]))
     problem = Problem((reference, long), Pool.of([4], 10.0))
     (best,), _ = solve(problem)
     assert best.step_seconds == 8.0
@@ -62,7 +62,7 @@ def test_reasons_of_random_problems_hold_when_their_obstacle_is_removed() -> Non
         found, _ = solve(problem)
         for reason in why_not_faster(problem, found[0]) if found else ():
             unlimited = Pool(problem.pool.nodes, (2.0**60,) * len(problem.pool.capacity_bytes))
-            freed = Problem(problem.tenants, unlimited, problem.edges, problem.asynchronous, problem.overlaps)
+            freed = Problem(problem.holders, unlimited, problem.edges, problem.asynchronous, problem.overlaps)
             if reason.code is Why.MEMORY:
                 assert solve(freed)[0][0].step_seconds < found[0].step_seconds
                 explained += 1
