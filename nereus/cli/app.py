@@ -93,13 +93,14 @@ def plan(
     top: Annotated[int, typer.Option(min=1, help="Show so many of the best plans.")] = 3,
     explain: Annotated[bool, typer.Option("--explain", help="Say what keeps faster candidates out (outlines).")] = False,
     lengths: Annotated[Path | None, typer.Option(help="A CSV of response lengths: when memory runs out (outlines).")] = None,
+    export: Annotated[str | None, typer.Option(help="Overrides of a framework, to paste: verl (outlines).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Which layout for how many devices: the best plans of a job, how fast, and how much memory."""
     from nereus.cli.plan import Asked
     from nereus.cli.plan import plan as plan_file
 
-    plan_file(job, Asked(gpus=gpus, top=top, explain=explain, lengths=lengths, as_json=as_json))
+    plan_file(job, Asked(gpus=gpus, top=top, explain=explain, lengths=lengths, export=export, as_json=as_json))
 
 
 @app.command()

@@ -21,6 +21,7 @@ class Asked:
     top: int = 3
     explain: bool = False
     lengths: Path | None = None
+    export: str | None = None
     as_json: bool = False
 
 
@@ -32,7 +33,7 @@ def plan(path: Path, asked: Asked) -> None:
 
         plan_outline(data, path, asked)
         return
-    for option, value in (("--explain", asked.explain), ("--lengths", asked.lengths)):
+    for option, value in (("--explain", asked.explain), ("--lengths", asked.lengths), ("--export", asked.export)):
         if value:
             raise UserError(f"{option}: it is for outlines, and {path} is a job file; leave it out")
     from nereus.cli.plan_native import plan_job

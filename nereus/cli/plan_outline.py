@@ -18,10 +18,11 @@ from rich.table import Table
 from nereus.cli.plan import Asked
 from nereus.emu.plan import spans
 from nereus.errors import UserError
+from nereus.integrations.verl import overrides as verl
 from nereus.planner.found import Report
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
 from nereus.spec.lengths import read_lengths
-from nereus.spec.outline import parse_outline, read_models
+from nereus.spec.outline import Outline, parse_outline, read_models
 
 GIB = 2**30
 
@@ -53,10 +54,19 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     outline = parse_outline(data)
     models = read_models(outline, path.absolute().parent)
     growth = read_lengths(asked.lengths) if asked.lengths else ()
+    if asked.export is not None:
+        _check_export(asked.export, outline)
     answers = []
     for count in _counts(asked.gpus, outline.num_devices):
         began = time.perf_counter()
-        planner = OutlinePlanner(outline=outline, models=models, learnt={}, num_devices=count)
+        planner = OutlinePlanner(
+            outline=outline,
+            models=models,
+            learnt={},
+            num_devices=count,
+            one_pool=asked.export is not None,
+            unpiped=verl.SERVED if asked.export else frozenset(),
+        )
         plans, report = planner.best(asked.top, time.perf_counter)
         seconds = time.perf_counter() - began
         answers.append(Answer(count=count, planner=planner, plans=plans, report=report, seconds=seconds))
@@ -66,6 +76,15 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     console = Console()
     for answer in answers:
         _show(console, answer, asked, growth)
+
+
+def _check_export(framework: str, outline: Outline) -> None:
+    """Raises UserError for a framework that plans cannot be written for, or an outline that it cannot run."""
+    if framework != "verl":
+        raise UserError(f"--export: {framework!r} is not allowed; plans can be written for verl {verl.VERSION}")
+    reason = verl.forbids(outline)
+    if reason:
+        raise UserError(f"--export: {framework!r} cannot run this outline: {reason}")
 
 
 def _counts(gpus: str | None, most: int) -> list[int]:
@@ -112,7 +131,13 @@ def _as_dict(answer: Answer, asked: Asked, growth: Sequence[tuple[int, float]]) 
         found["reasons"] = [reason.sentence for reason in answer.planner.reasons()]
     if growth:
         found["forecast"] = _forecast(answer, growth)
+    if asked.export and answer.plans:
+        found["export"] = {"framework": f"verl {verl.VERSION}", "overrides": _overrides(answer)}
     return found
+
+
+def _overrides(answer: Answer) -> list[str]:
+    return list(verl.overrides(answer.planner.pricer.outline, answer.plans[0]))
 
 
 def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
@@ -168,6 +193,10 @@ def _show(console: Console, answer: Answer, asked: Asked, growth: Sequence[tuple
     console.print(_plan_table(answer, answer.plans[0]), _memory_table(answer, answer.plans[0]))
     for sentence in _sentences(answer, asked, growth):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    if asked.export:
+        console.print(f"Plan 1 for verl {verl.VERSION}:", highlight=False)
+        for line in _overrides(answer):
+            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _plan_table(answer: Answer, plan: PlannedStep) -> Table:

@@ -63,6 +63,10 @@ class OutlinePlanner:
     learnt: Mapping[str, AcceleratorModel]
     num_devices: int | None = None
     """Plan for the first so many devices of the pool; None: for all."""
+    one_pool: bool = False
+    """Whether every holder takes all devices, as frameworks with one pool for all roles run them."""
+    unpiped: frozenset[str] = frozenset()
+    """Holders that have no pipeline, as on the inference engines of some frameworks."""
 
     @cached_property
     def pricer(self) -> Pricer:
@@ -72,7 +76,12 @@ class OutlinePlanner:
     @cached_property
     def options(self) -> tuple[tuple[Option, ...], ...]:
         """Of every holder, in the workflow's order."""
-        return tuple(self.pricer.options(holder) for holder in self.outline.workflow.holders)
+        tables = (self.pricer.options(holder) for holder in self.outline.workflow.holders)
+        return tuple(tuple(option for option in table if self._may_run(option)) for table in tables)
+
+    def _may_run(self, option: Option) -> bool:
+        fills = not self.one_pool or option.num_devices == self._pool.num_devices
+        return fills and (option.run.pp == 1 or option.holder not in self.unpiped)
 
     @cached_property
     def problem(self) -> Problem:

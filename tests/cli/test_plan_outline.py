@@ -62,3 +62,15 @@ def test_options_of_outlines_are_refused_for_a_job_file() -> None:
 
 def test_more_devices_than_the_nodes_have_are_refused() -> None:
     assert_one_message(nereus_command("plan", EXAMPLE, "--gpus", "17"), ["--gpus", "17", "1 to 16"])
+
+
+def test_export_prints_overrides_to_paste() -> None:
+    ended = nereus_command("plan", EXAMPLE, "--export", "verl", "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (answer,) = json.loads(ended.stdout.splitlines()[-1])["answers"]
+    assert "trainer.nnodes=2" in answer["export"]["overrides"]
+    assert {len(holder["devices"]) for holder in answer["plans"][0]["holders"].values()} == {16}
+
+
+def test_export_to_an_unknown_framework_is_refused() -> None:
+    assert_one_message(nereus_command("plan", EXAMPLE, "--export", "trl"), ["--export", "'trl'", "verl"])

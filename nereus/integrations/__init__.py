@@ -1,0 +1,1 @@
+"""What Nereus knows of other frameworks: one package each, loaded only where it is asked for."""

@@ -1,0 +1,1 @@
+"""verl (volcengine/verl), as of 0.9.1."""
