@@ -90,7 +90,7 @@ def replan(
 def plan(
     job: Annotated[Path, typer.Argument(help="A job file, or the outline of a job on accelerators.", metavar="JOB")],
     gpus: Annotated[str | None, typer.Option(help="Plan for so many devices, such as 4,8.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Show so many of the best plans.")] = 3,
+    top: Annotated[int, typer.Option(min=1, max=100, help="Show so many of the best plans.")] = 3,
     explain: Annotated[bool, typer.Option("--explain", help="Say what keeps faster candidates out (outlines).")] = False,
     lengths: Annotated[Path | None, typer.Option(help="A CSV of response lengths: when memory runs out (outlines).")] = None,
     export: Annotated[str | None, typer.Option(help="Overrides of a framework, to paste: verl (outlines).")] = None,

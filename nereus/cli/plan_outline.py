@@ -22,7 +22,7 @@ from nereus.integrations.verl import overrides as verl
 from nereus.planner.found import Report
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
 from nereus.spec.lengths import read_lengths
-from nereus.spec.outline import Outline, parse_outline, read_models
+from nereus.spec.outline import parse_outline, read_models
 
 GIB = 2**30
 
@@ -37,15 +37,18 @@ class Answer:
     report: Report
     seconds: float
     """Of pricing and search."""
+    forbidden: str = ""
+    """Why the framework that a plan is written for cannot run on these devices."""
 
     @property
     def problem(self) -> str:
         """Why there is no plan; empty where there is one."""
         if self.plans:
             return ""
-        alone = self.planner.without_option()
-        if alone:
-            return f"{alone[0]} fits on no device in any layout"
+        if self.forbidden:
+            return self.forbidden
+        for holder, reason in self.planner.without_option().items():
+            return f"{holder}: {reason}"
         return "no plan fits: the model-stages fit one by one, and not together"
 
 
@@ -54,8 +57,8 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     outline = parse_outline(data)
     models = read_models(outline, path.absolute().parent)
     growth = read_lengths(asked.lengths) if asked.lengths else ()
-    if asked.export is not None:
-        _check_export(asked.export, outline)
+    if asked.export not in (None, "verl"):
+        raise UserError(f"--export: {asked.export!r} is not allowed; plans can be written for verl {verl.VERSION}")
     answers = []
     for count in _counts(asked.gpus, outline.num_devices):
         began = time.perf_counter()
@@ -67,24 +70,17 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
             one_pool=asked.export is not None,
             unpiped=verl.SERVED if asked.export else frozenset(),
         )
-        plans, report = planner.best(asked.top, time.perf_counter)
+        forbidden = verl.forbids(planner.pricer.outline) if asked.export else ""
+        plans, report = ((), Report()) if forbidden else planner.best(asked.top, time.perf_counter)
         seconds = time.perf_counter() - began
-        answers.append(Answer(count=count, planner=planner, plans=plans, report=report, seconds=seconds))
+        found = Answer(count=count, planner=planner, plans=plans, report=report, seconds=seconds, forbidden=forbidden)
+        answers.append(found)
     if asked.as_json:
         print(json.dumps({"job": outline.name, "answers": [_as_dict(a, asked, growth) for a in answers]}))  # noqa: T201
         return
     console = Console()
     for answer in answers:
         _show(console, answer, asked, growth)
-
-
-def _check_export(framework: str, outline: Outline) -> None:
-    """Raises UserError for a framework that plans cannot be written for, or an outline that it cannot run."""
-    if framework != "verl":
-        raise UserError(f"--export: {framework!r} is not allowed; plans can be written for verl {verl.VERSION}")
-    reason = verl.forbids(outline)
-    if reason:
-        raise UserError(f"--export: {framework!r} cannot run this outline: {reason}")
 
 
 def _counts(gpus: str | None, most: int) -> list[int]:
@@ -148,7 +144,7 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
         "stage_seconds": {stage: taken for option in plan.options.values() for stage, taken in option.seconds.items()},
         "holders": {
             holder: {
-                "kind": pricer.kinds[option.kind][0],
+                "kind": pricer.kind_name(option.kind),
                 "tp": option.run.tp,
                 "pp": option.run.pp,
                 "dp": option.run.dp,
@@ -161,8 +157,8 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
             }
             for holder, option in plan.options.items()
         },
-        "peak_bytes": {pricer.kinds[kind][0]: round(peak) for kind, peak in plan.peak_bytes.items()},
-        "capacity_bytes": dict(pricer.kinds),
+        "peak_bytes": {pricer.kind_name(kind): round(peak) for kind, peak in plan.peak_bytes.items()},
+        "capacity_bytes": {pricer.kind_name(kind): memory for kind, (_, memory) in enumerate(pricer.kinds)},
         "devices_used": plan.num_devices,
         "cost_per_step": _cost(answer, plan),
         "cost_per_million_tokens": _token_cost(answer, plan),

@@ -92,6 +92,19 @@ class Pricer:
         """The kinds of devices in the pool: accelerator and bytes of one."""
         return tuple(dict.fromkeys((group.kind, group.memory_bytes) for group in self.outline.nodes))
 
+    def kind_name(self, kind: int) -> str:
+        """What a kind is called: the accelerator, with its memory where the pool has two sizes of it."""
+        name, memory = self.kinds[kind]
+        alike = [other for other, _ in self.kinds if other == name]
+        return name if len(alike) == 1 else f"{name} {memory / 2**30:g}GiB"
+
+    def can_be_cut(self, holder: str) -> bool:
+        """Whether any DP degree and micro-batch divides the sequences of a holder, whatever the memory."""
+        runs = (
+            (self._run(holder, kind, *degrees)) for kind in range(len(self.kinds)) for degrees in self._degrees(holder, kind)
+        )
+        return any(True for run in runs for _ in self._ways(holder, run))
+
     def options(self, holder: str) -> tuple[Option, ...]:
         """All options of a holder, on every kind that has the devices for them."""
         return tuple(option for kind in range(len(self.kinds)) for option in self._on_kind(holder, kind))
@@ -128,21 +141,24 @@ class Pricer:
 
     def _on_kind(self, holder: str, kind: int) -> Iterator[Option]:
         for tp, pp, dp in self._degrees(holder, kind):
-            run = Execution(
-                hardware=self.hardware(kind),
-                tp=tp,
-                pp=pp,
-                dp=dp,
-                sequences=self.outline.workload.global_batch,
-                tokens=self.outline.workload.prompt_tokens + self.outline.workload.response_tokens,
-                sequence_parallel=self.outline.sequence_parallel and tp > 1,
-                zero1=dp > 1 and self._trains(holder),
-                regime=REGIMES[self.outline.framework],
-            )
-            for way in self._ways(holder, run):
+            for way in self._ways(holder, self._run(holder, kind, tp, pp, dp)):
                 option = self.priced(holder, kind, way)
                 if option is not None:
                     yield option
+
+    def _run(self, holder: str, kind: int, tp: int, pp: int, dp: int) -> Execution:
+        """A holder with these degrees, on mean lengths."""
+        return Execution(
+            hardware=self.hardware(kind),
+            tp=tp,
+            pp=pp,
+            dp=dp,
+            sequences=self.outline.workload.global_batch,
+            tokens=self.outline.workload.prompt_tokens + self.outline.workload.response_tokens,
+            sequence_parallel=self.outline.sequence_parallel and tp > 1,
+            zero1=dp > 1 and self._trains(holder),
+            regime=REGIMES[self.outline.framework],
+        )
 
     def _trains(self, holder: str) -> bool:
         workflow = self.outline.workflow

@@ -21,6 +21,10 @@ UNLIMITED_BYTES = 2.0**60
 """More memory than any device has: what is still in the way then is not memory."""
 
 
+TIE = 1e-9
+"""Share of a step below which two plans are equally fast."""
+
+
 class Why(StrEnum):
     """What a plan lost by."""
 
@@ -52,6 +56,8 @@ def why_slower(problem: Problem, best: Solution, other: Solution) -> Reason:
     gap, at = max(gaps)
     holder, row = problem.holders[-at], other.rows[-at]
     lost = other.step_seconds - best.step_seconds
+    if lost <= TIE * best.step_seconds:
+        return Reason(holder.name, row, Why.LATENCY, lost, "as fast, and no better in anything that counts")
     where = f"{holder.name} takes {gap:.3g} s longer" if gap > 0 else "model-stages wait for each other or for a dearer sync"
     return Reason(holder.name, row, Why.LATENCY, lost, f"{lost:.3g} s per step slower: {where}")
 
@@ -79,16 +85,16 @@ def _in_the_way(problem: Problem, best: Solution, holder: int, row: int) -> Reas
     ideal = _ideal_seconds(problem, fixed)
     if ideal >= best.step_seconds:
         return None
-    faster = f"{name} on {own.num_devices[0]} devices would save {best.step_seconds - ideal:.3g} s per step, but "
+    saved = best.step_seconds - (ideal if without_limits >= best.step_seconds else without_limits)
+    faster = f"a faster {name} on {own.num_devices[0]} devices would save {saved:.3g} s per step, but "
     if without_limits >= best.step_seconds:
-        saved = best.step_seconds - ideal
         needed = int(sum(table.num_devices[0] for table in fixed))
         sentence = f"the pool has {pool.num_devices} devices, and all model-stages side by side need {needed}"
         return Reason(name, row, Why.BUDGET, saved, faster + sentence)
     full, capacity = own.resident_bytes[0] + own.active_bytes[0], pool.capacity_bytes[int(own.kind[0])]
     beside = "alone" if full > capacity else "beside the others"
     sentence = f"it needs {full / 1e9:.3g} GB of {capacity / 1e9:.3g} GB on each device and doesn't fit {beside}"
-    return Reason(name, row, Why.MEMORY, best.step_seconds - without_limits, faster + sentence)
+    return Reason(name, row, Why.MEMORY, saved, faster + sentence)
 
 
 def _step_seconds(problem: Problem, fixed: Sequence[Rows], pool: Pool) -> float:

@@ -110,9 +110,19 @@ class OutlinePlanner:
         solutions, _ = solve(self.problem) if all(self.options) else ((), None)
         return why_not_faster(self.problem, solutions[0]) if solutions else ()
 
-    def without_option(self) -> tuple[str, ...]:
-        """The holders that fit in no way at all."""
-        return tuple(h for h, table in zip(self.outline.workflow.holders, self.options, strict=True) if not table)
+    def without_option(self) -> Mapping[str, str]:
+        """The holders that cannot run at all, and why."""
+        found = {}
+        for holder, table in zip(self.outline.workflow.holders, self.options, strict=True):
+            if table:
+                continue
+            if not self.pricer.can_be_cut(holder):
+                found[holder] = "no DP degree and micro-batch divides its sequences; change micro_batches or the batch"
+            elif self.pricer.options(holder):
+                found[holder] = f"no layout of it takes all {self._pool.num_devices} devices"
+            else:
+                found[holder] = "it fits in the memory of no device in any layout"
+        return found
 
     def runs_out(self, plan: PlannedStep, lengths: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
         """The first (step, mean response) of a growth at which a plan of this outline no longer fits, headroom included.

@@ -23,6 +23,9 @@ LENGTH_COLUMNS = (
 )
 """What verl and TRL call the mean length of a step's responses."""
 
+MOST_TOKENS = 10**9
+"""A response that is longer is a slip of the pen."""
+
 
 def read_lengths(path: Path) -> tuple[tuple[int, float], ...]:
     """(step, mean response in tokens), steps ascending; rows without a length are left out.
@@ -47,6 +50,10 @@ def read_lengths(path: Path) -> tuple[tuple[int, float], ...]:
         at, mean = _number(path, line, header[step], row[step]), _number(path, line, header[length], row[length])
         if found and at <= found[-1][0]:
             raise UserError(f"{path}, line {line}: {header[step]} {row[step]!r} is not allowed; steps must rise")
+        if mean > MOST_TOKENS:
+            raise UserError(
+                f"{path}, line {line}: {header[length]} {row[length]!r} is not allowed; it must be at most {MOST_TOKENS}"
+            )
         if mean > 0:
             found.append((int(at), mean))
     if not found:

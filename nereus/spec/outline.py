@@ -55,6 +55,14 @@ class Sequences(Declared):
         """Sequences of one RL step."""
         return self.prompts_per_step * self.samples_per_prompt
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Sequences:
+        if self.global_batch % self.updates_per_step:
+            raise ValueError(f"updates_per_step must divide the step's {self.global_batch} sequences")
+        if 0 < self.longest_response_tokens < self.response_tokens:
+            raise ValueError(f"longest_response_tokens must be 0 or at least response_tokens, {self.response_tokens}")
+        return self
+
     @property
     def longest_tokens(self) -> int:
         """The longest response that must fit."""
@@ -70,9 +78,9 @@ class Nodes(Declared):
     """How many there are."""
     devices: Whole = Field(default=8, ge=1, le=MAX_DEVICES_PER_NODE)
     """Devices of each."""
-    memory: Bytes | None = None
+    memory: Annotated[Bytes, Field(le=2**50)] | None = None
     """Bytes of one device, such as 80GiB; null: the datasheet's."""
-    price_per_hour: Real | None = Field(default=None, gt=0)
+    price_per_hour: Real | None = Field(default=None, gt=0, le=1e9)
     """Of one device, in any currency; null: costs are not told."""
 
     @model_validator(mode="after")
@@ -102,7 +110,7 @@ class Outline(Declared):
     """The batch of one RL step."""
     nodes: tuple[Nodes, ...] = Field(min_length=1)
     """The pool, node group by node group; EMUs stay on one kind."""
-    micro_batches: tuple[Annotated[Whole, Field(ge=1)], ...] = (1, 2, 4, 8)
+    micro_batches: tuple[Annotated[Whole, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8), min_length=1)
     """Sequences that go through a model together, to choose from."""
     sequence_parallel: Annotated[bool, Strict()] = True
     """Whether norms and residuals are sharded along the sequence under TP."""

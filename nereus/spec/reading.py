@@ -17,13 +17,14 @@ class _JobLoader(yaml.SafeLoader):
     """YAML's safe loader, except that `3e-3` is a number and that a key given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: dict[str, int] = {}
+        seen: dict[str, tuple[int, int]] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                line = seen.setdefault(key.value, key.start_mark.line)
-                if line != key.start_mark.line:
+                here = key.start_mark.line, key.start_mark.column
+                first = seen.setdefault(key.value, here)
+                if first != here:
                     raise yaml.MarkedYAMLError(
-                        problem=f"{key.value} is given twice, first in line {line + 1}", problem_mark=key.start_mark
+                        problem=f"{key.value} is given twice, first in line {first[0] + 1}", problem_mark=key.start_mark
                     )
         return super().construct_mapping(node, deep)
 

@@ -72,5 +72,12 @@ def test_export_prints_overrides_to_paste() -> None:
     assert {len(holder["devices"]) for holder in answer["plans"][0]["holders"].values()} == {16}
 
 
+def test_export_of_a_part_of_a_node_is_refused_since_verl_has_equal_nodes() -> None:
+    ended = nereus_command("plan", EXAMPLE, "--gpus", "12", "--export", "verl", "--json")
+    (answer,) = json.loads(ended.stdout.splitlines()[-1])["answers"]
+    assert answer["plans"] == []
+    assert "equal nodes" in answer["problem"]
+
+
 def test_export_to_an_unknown_framework_is_refused() -> None:
     assert_one_message(nereus_command("plan", EXAMPLE, "--export", "trl"), ["--export", "'trl'", "verl"])

@@ -67,6 +67,7 @@ def test_batches_are_counted_as_verl_counts_them() -> None:
     ("changes", "reason"),
     [
         ({"asynchronous": True}, "pools of its own"),
+        ({"workload": {**WORKLOAD, "updates_per_step": 64}}, "must divide prompts_per_step"),
         ({"nodes": [*NODES, {"kind": "H100", "devices": 8}]}, "equal nodes"),
         ({"nodes": [{"kind": "H100"}, {"kind": "A100-80GB"}]}, "equal nodes"),
     ],

@@ -198,6 +198,7 @@ def test_job_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         ("name: a\nsteps: [1\n", r"line 3: .* it must be YAML: expected"),
         ("name: a\n\tsteps: 1\n", r"line 2: .*steps: 1.* it must be YAML: "),
         ("name: a\nsteps: 1\nname: b\n", r"line 3: 'name: b' .* name is given twice, first in line 1"),
+        ("{name: a, name: b}\n", r"line 1: .* name is given twice, first in line 1"),
         ("when: 2001-99-99\n", r"it must be YAML: month"),
         ("name: \x00", r"it must be YAML"),
         ("", r"job: None is not allowed; it must be a mapping with the fields name"),

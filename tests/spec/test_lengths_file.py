@@ -34,6 +34,7 @@ def test_lengths_are_read_under_the_names_that_logs_use(tmp_path: Path, text: st
         ("step,reward\n1,10\n", "no column response_length_mean"),
         ("step,response_length\n1,ten\n", "line 2: response_length 'ten'"),
         ("step,response_length\n2,10\n1,10\n", "line 3: step '1'.*must rise"),
+        ("step,response_length\n1,1.7e308\n", "line 2: response_length '1.7e308'.*at most"),
         ("step,response_length\n", "no row"),
         ("", "no column step"),
     ],

@@ -36,6 +36,11 @@ def test_outline_says_what_a_plan_depends_on() -> None:
         ({"nodes": []}, "nodes"),
         ({"gpus": 8}, "gpus.*no such field"),
         ({"headroom": 1.5}, "headroom"),
+        ({"micro_batches": []}, "micro_batches"),
+        ({"nodes": [{"kind": "H100", "memory": 10**400}]}, "memory"),
+        ({"nodes": [{"kind": "H100", "price_per_hour": 1e308}]}, "price_per_hour"),
+        ({"workload": {**OUTLINE["workload"], "updates_per_step": 512}}, "updates_per_step must divide the step's 256"),
+        ({"workload": {**OUTLINE["workload"], "longest_response_tokens": 10}}, "at least response_tokens, 500"),
         ({"workload": {**OUTLINE["workload"], "response_tokens": "long"}}, "workload.response_tokens"),
     ],
 )

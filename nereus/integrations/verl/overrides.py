@@ -72,6 +72,8 @@ def forbids(outline: Outline) -> str:
     sizes = {(group.kind, group.memory_bytes, group.devices) for group in outline.nodes}
     if len(sizes) > 1:
         return "verl's pool is trainer.nnodes equal nodes of trainer.n_gpus_per_node; give nodes of one kind and size"
+    if outline.workload.prompts_per_step % outline.workload.updates_per_step:
+        return "verl counts mini-batches in prompts; updates_per_step must divide prompts_per_step"
     return ""
 
 
