@@ -86,7 +86,7 @@ def _in_the_way(problem: Problem, best: Solution, holder: int, row: int) -> Reas
     if ideal >= best.step_seconds:
         return None
     saved = best.step_seconds - (ideal if without_limits >= best.step_seconds else without_limits)
-    faster = f"a faster {name} on {own.num_devices[0]} devices would save {saved:.3g} s per step, but "
+    faster = f"A faster {name} on {own.num_devices[0]} devices would save {saved:.3g} s per step, but "
     if without_limits >= best.step_seconds:
         needed = int(sum(table.num_devices[0] for table in fixed))
         sentence = f"the pool has {pool.num_devices} devices, and all model-stages side by side need {needed}"
