@@ -16,7 +16,8 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.tensors import Kind
 from nereus.spec.job import Job
-from nereus.transition.ops import GroupKey, Program
+from nereus.transition.collectives import GroupKey
+from nereus.transition.ops import Program
 
 if TYPE_CHECKING:
     from nereus.rl.assemble import Piece

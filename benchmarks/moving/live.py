@@ -29,8 +29,9 @@ from nereus.layout.layout import Layout
 from nereus.layout.tensors import CanonicalTensor, Kind
 from nereus.spec.model import ModelShape
 from nereus.transition.arrange import arrange
+from nereus.transition.collectives import AllGather
 from nereus.transition.dag import transition_dag
-from nereus.transition.ops import AllGather, Op, Program, Transition, program_for
+from nereus.transition.ops import Op, Program, Transition, program_for
 from nereus.transition.residency import most_resident
 from nereus.transport.communicators import Communicators
 from nereus.transport.executor import Executor

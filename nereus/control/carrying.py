@@ -19,7 +19,8 @@ from nereus.emu.unit import Emu
 from nereus.errors import DigestMismatch
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.layout import UNSHARDED
-from nereus.transition.ops import GroupKey, Op, Program, Transition
+from nereus.transition.collectives import GroupKey
+from nereus.transition.ops import Op, Program, Transition
 
 
 class Leg(IntEnum):

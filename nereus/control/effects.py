@@ -15,7 +15,8 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.policy.admission import Verdict
 from nereus.policy.proposal import Proposal, Snapshot
-from nereus.transition.ops import GroupKey, Op, Program
+from nereus.transition.collectives import GroupKey
+from nereus.transition.ops import Op, Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

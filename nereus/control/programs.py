@@ -7,9 +7,10 @@ from collections import Counter
 from nereus.control.state import JobState, sync_op
 from nereus.emu.groups import compute_groups
 from nereus.layout.catalog import EndpointId
+from nereus.transition.collectives import COMPUTE, GroupKey
 from nereus.transition.estimate import op_seconds
 from nereus.transition.lowering import lower_sync
-from nereus.transition.ops import COMPUTE, MIN_TIMEOUT_S, GroupKey, Op, Program, program_for
+from nereus.transition.ops import MIN_TIMEOUT_S, Op, Program, program_for
 
 TIMEOUT_FACTOR = 10.0
 """Waits for a peer are bounded by so many times the predicted duration of the whole transition."""

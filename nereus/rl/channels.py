@@ -14,7 +14,7 @@ import torch
 from nereus.emu.groups import RankGroups
 from nereus.layout.catalog import EndpointId
 from nereus.rl.pacing import Pacer
-from nereus.transition.ops import COMPUTE, GroupKey
+from nereus.transition.collectives import COMPUTE, GroupKey
 from nereus.transport.communicator import Communicator, Reduction
 from nereus.transport.communicators import Communicators
 

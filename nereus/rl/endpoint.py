@@ -26,7 +26,8 @@ from nereus.rl.programs import Request, Result, Transients, run
 from nereus.rl.view import UnitView
 from nereus.rl.weights import WeightSource
 from nereus.spec.model import ModelShape
-from nereus.transition.ops import GroupKey, Program
+from nereus.transition.collectives import GroupKey
+from nereus.transition.ops import Program
 from nereus.transport.communicators import Communicators
 from nereus.transport.executor import Executor
 from nereus.transport.memory import DeviceMemory

@@ -15,7 +15,8 @@ from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.policy.proposal import Snapshot
-from nereus.transition.ops import GroupKey, Op, Program
+from nereus.transition.collectives import GroupKey
+from nereus.transition.ops import Op, Program
 
 
 class EndpointPort(Protocol):

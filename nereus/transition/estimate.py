@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nereus.layout.catalog import EndpointId
-from nereus.transition.ops import GroupKey, Op, Transition
+from nereus.transition.collectives import GroupKey
+from nereus.transition.ops import Op, Transition
 from nereus.transition.traffic import wire_bytes
 
 

@@ -17,10 +17,11 @@ from nereus.layout.box import Box
 from nereus.layout.catalog import Catalog, EndpointId, Site, StateSpec, UnitId
 from nereus.layout.moves import Move, NodeOf, minimal_moves
 from nereus.layout.tensors import TensorRef
+from nereus.transition.collectives import TRANSFER, AllGather, Exchange, GroupKey, Pairwise, Part
 from nereus.transition.handover import handed_over
 from nereus.transition.messages import message_bytes
 from nereus.transition.movement import Movement
-from nereus.transition.ops import TRANSFER, AllGather, Exchange, GroupKey, Op, Pairwise, Part
+from nereus.transition.ops import Op
 from nereus.transition.patterns import Compiled, Moves, movement_of_pattern
 
 NOTHING = Compiled((), (), ())

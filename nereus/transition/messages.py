@@ -15,7 +15,8 @@ from typing import NamedTuple
 from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, Tensors, UnitId
 from nereus.layout.tensors import CanonicalTensor
-from nereus.transition.ops import AllGather, Exchange, Op
+from nereus.transition.collectives import AllGather, Exchange
+from nereus.transition.ops import Op
 from nereus.transition.traffic import wire_bytes
 
 WINDOW = 2

@@ -15,8 +15,8 @@ from nereus.emu.primitives import Destroy, Extend, Merge, Primitive, Split
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, Site, StateSpec, UnitId, by_number
 from nereus.layout.moves import Move, NodeOf
+from nereus.transition.collectives import AllGather, Exchange, GroupKey, Pairwise, Part
 from nereus.transition.movement import Movement
-from nereus.transition.ops import AllGather, Exchange, GroupKey, Pairwise, Part
 
 Moves = tuple[Move, ...]
 

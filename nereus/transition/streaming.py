@@ -20,10 +20,11 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import Catalog, EndpointId, Family, Site, StateSpec, Tensors
 from nereus.layout.moves import Move, NodeOf, minimal_moves
 from nereus.layout.tensors import TensorRef
+from nereus.transition.collectives import TRANSFER, GroupKey
 from nereus.transition.handover import handed_over
 from nereus.transition.lowering import by_reach, pairwise
 from nereus.transition.messages import message_bytes
-from nereus.transition.ops import TRANSFER, GroupKey, Op, Stream, Transition
+from nereus.transition.ops import Op, Stream, Transition
 
 
 def streamed(

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
 from nereus.layout.catalog import Catalog, EndpointId, StateSpec, Tensors
-from nereus.transition.ops import AllGather, GroupKey, Op, Transition
+from nereus.transition.collectives import AllGather, GroupKey
+from nereus.transition.ops import Op, Transition
 
 
 def moved_bytes(transition: Transition) -> Counter[tuple[EndpointId, EndpointId]]:

@@ -18,7 +18,7 @@ from torch.distributed import ProcessGroup, ReduceOp, Work
 
 from nereus.errors import StoreError
 from nereus.layout.catalog import EndpointId
-from nereus.transition.ops import GroupKey
+from nereus.transition.collectives import GroupKey
 from nereus.transport.process_group import end_batch, start_batch
 
 Reduction = Literal["sum", "max"]

@@ -19,7 +19,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from nereus.errors import StoreError, TransitionFailed
 from nereus.layout.catalog import EndpointId
-from nereus.transition.ops import GroupKey
+from nereus.transition.collectives import GroupKey
 from nereus.transport.communicator import Communicator
 from nereus.transport.process_group import break_process_group, clone_store, close_process_group, new_process_group
 

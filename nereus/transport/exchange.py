@@ -18,8 +18,9 @@ import torch
 
 from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, Tensors, UnitId
+from nereus.transition.collectives import AllGather, Exchange, GroupKey
 from nereus.transition.messages import Message, message_size, messages
-from nereus.transition.ops import AllGather, Exchange, GroupKey, Op
+from nereus.transition.ops import Op
 from nereus.transport.communicator import Batch
 from nereus.transport.communicators import Communicators
 from nereus.transport.ports import ShardStore

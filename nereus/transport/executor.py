@@ -24,8 +24,9 @@ from nereus.errors import OutOfDeviceMemory, StaleUnitError, StoreError
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.moves import Move
 from nereus.layout.tensors import TensorRef
+from nereus.transition.collectives import TRANSFER, GroupKey
 from nereus.transition.messages import buffers as buffers_of
-from nereus.transition.ops import TRANSFER, GroupKey, Op, Program, Stream
+from nereus.transition.ops import Op, Program, Stream
 from nereus.transport.communicators import Communicators
 from nereus.transport.digest import unit_digests
 from nereus.transport.exchange import Exchanges

@@ -36,7 +36,8 @@ from nereus.rl.view import UnitView
 from nereus.spec.job import Grpo
 from nereus.spec.model import ModelShape
 from nereus.spec.stages import ACTOR_TRAINING
-from nereus.transition.ops import COMPUTE, GroupKey, Program
+from nereus.transition.collectives import COMPUTE, GroupKey
+from nereus.transition.ops import Program
 from nereus.transport.communicators import Communicators
 from nereus.transport.memory import DeviceMemory
 from nereus.transport.store import UnitStore

@@ -23,7 +23,8 @@ from nereus.emu.unit import Emu
 from nereus.layout.dense import NORM, layer_name
 from nereus.layout.tensors import Kind, TensorRef
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
-from nereus.transition.ops import COMPUTE, TRANSFER, GroupKey, Op, Program
+from nereus.transition.collectives import COMPUTE, TRANSFER, GroupKey
+from nereus.transition.ops import Op, Program
 from tests.runtime.loop import FIRST, SCRIPT, Loop, choice, scripted_config
 from tests.runtime.world import PEAK_BYTES, SETUP_S, Call, Faults, World, received_bytes
 

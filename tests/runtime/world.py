@@ -35,7 +35,8 @@ from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, UnitId
 from nereus.layout.tensors import Kind, TensorRef
 from nereus.policy.proposal import Snapshot, propose
-from nereus.transition.ops import AllGather, Exchange, GroupKey, Op, Program
+from nereus.transition.collectives import AllGather, Exchange, GroupKey
+from nereus.transition.ops import Op, Program
 from tests.builders import Values, global_values, rank_masks
 from tests.transition.interpreter import Interpreter, at
 

@@ -17,7 +17,8 @@ from nereus.layout.catalog import EndpointId, Site, StateSpec, UnitId, by_number
 from nereus.layout.layout import Layout, OptimizerShard
 from nereus.layout.moves import Move
 from nereus.layout.tensors import TensorRef
-from nereus.transition.ops import AllGather, Exchange, Op
+from nereus.transition.collectives import AllGather, Exchange
+from nereus.transition.ops import Op
 from tests.builders import Values, global_values, rank_masks
 
 Key = Site | tuple[EndpointId, UnitId]

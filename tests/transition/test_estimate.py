@@ -13,9 +13,10 @@ from nereus.layout.box import Box
 from nereus.layout.catalog import Site, UnitId
 from nereus.layout.moves import Move
 from nereus.layout.tensors import CanonicalTensor, Kind, Place
+from nereus.transition.collectives import TRANSFER, AllGather, GroupKey, Pairwise, Part
 from nereus.transition.dag import transition_dag
 from nereus.transition.estimate import LinkRates, op_seconds, transition_seconds
-from nereus.transition.ops import TRANSFER, AllGather, GroupKey, Op, Pairwise, Part, Transition
+from nereus.transition.ops import Op, Transition
 from tests.builders import ENDPOINT_OF, make_emus, make_model, make_plan, make_state
 
 TRAIN = "actor_training"

@@ -11,8 +11,9 @@ import pytest
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.layout.tensors import Kind, TensorRef
+from nereus.transition.collectives import Pairwise
 from nereus.transition.lowering import lower_sync
-from nereus.transition.ops import BUCKET_BYTES, Op, Pairwise
+from nereus.transition.ops import BUCKET_BYTES, Op
 from tests.builders import DEVICE_OF, Values, global_values, make_emus, make_model, make_state, rank_masks, thin_state
 from tests.layout.bounds import lacking_bytes, resident_masks, width
 from tests.transition.interpreter import Interpreter, Key

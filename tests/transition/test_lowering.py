@@ -11,9 +11,10 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import Site, StateSpec
 from nereus.layout.moves import NodeOf
 from nereus.layout.tensors import CanonicalTensor, Kind, Place, Segment
+from nereus.transition.collectives import AllGather, Pairwise
 from nereus.transition.lowering import lower
 from nereus.transition.movement import Movement
-from nereus.transition.ops import BUCKET_BYTES, AllGather, Op, Pairwise
+from nereus.transition.ops import BUCKET_BYTES, Op
 from tests.builders import (
     DEVICE_OF,
     UnitNames,

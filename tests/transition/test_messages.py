@@ -14,8 +14,9 @@ from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, Site, Tensors, UnitId
 from nereus.layout.moves import Move
 from nereus.layout.tensors import CanonicalTensor, Kind, Place, TensorRef
+from nereus.transition.collectives import TRANSFER, AllGather, GroupKey, Pairwise, Part
 from nereus.transition.messages import ALONE_BYTES, WINDOW, Message, buffer_bytes, messages
-from nereus.transition.ops import TRANSFER, AllGather, GroupKey, Op, Pairwise, Part
+from nereus.transition.ops import Op
 from tests.builders import Values, make_emus, make_model, make_plan
 from tests.layout.models import thin_trained_state
 from tests.transition.scenarios import planned, target_plan

@@ -8,8 +8,9 @@ from itertools import combinations
 import pytest
 
 from nereus.layout.moves import Move
+from nereus.transition.collectives import TRANSFER, AllGather, GroupKey, Pairwise
 from nereus.transition.messages import messages
-from nereus.transition.ops import TRANSFER, AllGather, GroupKey, Op, Pairwise, Program, Transition, program_for
+from nereus.transition.ops import Op, Program, Transition, program_for
 from tests.builders import make_model, thin_state
 from tests.layout.models import thin_trained_state
 from tests.transition.scenarios import current_emus, planned, target_plan

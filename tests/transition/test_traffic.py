@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from nereus.layout.catalog import EndpointId
-from nereus.transition.ops import AllGather, Op, Transition
+from nereus.transition.collectives import AllGather
+from nereus.transition.ops import Op, Transition
 from nereus.transition.traffic import missing_bytes, moved_bytes, new_groups, wire_bytes
 from tests.builders import make_emus, make_model, make_plan
 from tests.layout.bounds import lacking_bytes

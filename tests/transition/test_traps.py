@@ -17,8 +17,9 @@ from nereus.layout.dense import EMBED
 from nereus.layout.layout import Layout
 from nereus.layout.moves import minimal_moves
 from nereus.layout.tensors import CanonicalTensor, Kind, Place, Segment, TensorRef
+from nereus.transition.collectives import Pairwise
 from nereus.transition.messages import messages
-from nereus.transition.ops import BUCKET_BYTES, Pairwise
+from nereus.transition.ops import BUCKET_BYTES
 from tests.builders import (
     fused_state,
     global_values,

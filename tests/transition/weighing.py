@@ -10,7 +10,8 @@ from typing import NamedTuple
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.tensors import TensorRef
-from nereus.transition.ops import Op, Pairwise, Transition
+from nereus.transition.collectives import Pairwise
+from nereus.transition.ops import Op, Transition
 from tests.builders import degrees, make_emus, make_layout, make_model, rank_masks
 from tests.layout.bounds import held_bytes, width
 from tests.layout.cases import SHAPES

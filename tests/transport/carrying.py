@@ -11,9 +11,10 @@ from nereus.emu.plan import StagePlan
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import StateSpec
 from nereus.transition.arrange import arrange
+from nereus.transition.collectives import GroupKey
 from nereus.transition.dag import transition_dag
 from nereus.transition.feasibility import check_memory
-from nereus.transition.ops import BUCKET_BYTES, GroupKey, Transition
+from nereus.transition.ops import BUCKET_BYTES, Transition
 from nereus.transition.residency import most_resident
 from nereus.transition.streaming import streamed
 from tests.builders import DEVICE_OF, ENDPOINT_OF, ONE_NODE, STAGE, degrees, make_layout

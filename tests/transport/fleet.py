@@ -17,7 +17,8 @@ from torch.distributed import TCPStore
 from nereus.emu.digest import Digest, logical_digest
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
-from nereus.transition.ops import GroupKey, Op, Transition, program_for
+from nereus.transition.collectives import GroupKey
+from nereus.transition.ops import Op, Transition, program_for
 from nereus.transport.abort import request_abort
 from nereus.transport.executor import Installation
 from tests.transport.worker import serve

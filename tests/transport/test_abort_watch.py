@@ -9,7 +9,7 @@ import pytest
 from torch.distributed import HashStore
 
 from nereus.errors import StoreError, TransitionFailed
-from nereus.transition.ops import COMPUTE, GroupKey
+from nereus.transition.collectives import COMPUTE, GroupKey
 from nereus.transport.abort import AbortWatch, await_aborts, request_abort
 from tests.builders import endpoints_of
 from tests.transport.fleet import Fleet

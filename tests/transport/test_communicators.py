@@ -7,7 +7,7 @@ import torch
 from torch.distributed import HashStore, TCPStore
 
 from nereus.errors import StoreError, TransitionFailed
-from nereus.transition.ops import COMPUTE, TRANSFER, GroupKey
+from nereus.transition.collectives import COMPUTE, TRANSFER, GroupKey
 from nereus.transport.communicators import Communicators
 from nereus.transport.process_group import clone_store, end_batch, new_process_group, start_batch
 from tests.builders import endpoints_of

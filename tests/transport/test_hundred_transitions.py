@@ -10,7 +10,7 @@ import pytest
 
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec
-from nereus.transition.ops import GroupKey
+from nereus.transition.collectives import GroupKey
 from tests.builders import STAGE, degrees, make_emus, make_layout
 from tests.transport.carrying import all_equal, plan_of, transition_to
 from tests.transport.chain import MAX_DEVICES, MODES, START, candidates

@@ -10,8 +10,9 @@ from nereus.emu.unit import Emu
 from nereus.errors import StoreError
 from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.layout.dense import EMBED
+from nereus.transition.collectives import Pairwise
 from nereus.transition.lowering import lower_sync
-from nereus.transition.ops import BUCKET_BYTES, Op, Pairwise, Transition
+from nereus.transition.ops import BUCKET_BYTES, Op, Transition
 from tests.builders import make_emus
 from tests.transport.faulty_store import Fault
 from tests.transport.fleet import Fleet

@@ -13,7 +13,8 @@ from nereus.emu.digest import BoxDigest
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
 from nereus.layout.tensors import Kind, TensorRef
-from nereus.transition.ops import GroupKey, Program
+from nereus.transition.collectives import GroupKey
+from nereus.transition.ops import Program
 from nereus.transport.abort import AbortWatch
 from nereus.transport.communicators import Communicators
 from nereus.transport.executor import Completion, Executor, Installation
