@@ -82,17 +82,7 @@ def gpt_a100(folder: Path, name: str) -> list[Row]:
     found = []
     for line in read(folder, name):
         tp, pp, dp, micro = (int(line[key]) for key in ("tp", "pp", "dp", "microbatch"))
-        run = Execution(
-            hardware=Hardware(ACCELERATORS["A100-80GB"]),
-            tp=tp,
-            pp=pp,
-            dp=dp,
-            micro_batch=micro,
-            sequences=int(line["global_batch"]),
-            tokens=int(line["seqlen"]),
-            recompute=Recompute.FULL,
-            regime=MEGATRON,
-        )
+        run = _megatron_a100(line)
         model = Architecture(_decoder(line, "gpt2", GPT_VOCABULARY, tied=True))
         found.append(Row((line["model"], line["gpus"]), (tp, pp, dp, micro, 0), run, model, float(line["iter_time_s"])))
     return found
@@ -114,18 +104,7 @@ def topology_a100(folder: Path) -> list[Row]:
             continue
         tp, pp, dp, micro = (int(line[key]) for key in ("tp", "pp", "dp", "microbatch"))
         line = _with_shape(line)
-        run = Execution(
-            hardware=Hardware(ACCELERATORS["A100-80GB"]),
-            tp=tp,
-            pp=pp,
-            dp=dp,
-            micro_batch=micro,
-            sequences=int(line["global_batch"]),
-            tokens=int(line["seqlen"]),
-            zero1=True,
-            recompute=Recompute.FULL,
-            regime=MEGATRON,
-        )
+        run = _megatron_a100(line, zero1=True)
         model = Architecture(_decoder(line, "gpt2", 250_880, tied=True))
         ran = line["status"] == "success"
         peak = float(line["peak_mem_GB_nvidia_smi"]) * 1e9 if line["peak_mem_GB_nvidia_smi"] else None
@@ -133,6 +112,22 @@ def topology_a100(folder: Path) -> list[Row]:
         seconds = float(line["iter_time_s"]) if ran else None
         found.append(Row((line["section"],), key, run, model, seconds, peak))
     return found
+
+
+def _megatron_a100(line: dict[str, str], *, zero1: bool = False) -> Execution:
+    """Megatron with full recomputation on A100 nodes of eight."""
+    return Execution(
+        hardware=Hardware(ACCELERATORS["A100-80GB"]),
+        tp=int(line["tp"]),
+        pp=int(line["pp"]),
+        dp=int(line["dp"]),
+        micro_batch=int(line["microbatch"]),
+        sequences=int(line["global_batch"]),
+        tokens=int(line["seqlen"]),
+        zero1=zero1,
+        recompute=Recompute.FULL,
+        regime=MEGATRON,
+    )
 
 
 def _with_shape(line: dict[str, str]) -> dict[str, str]:

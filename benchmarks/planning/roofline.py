@@ -133,13 +133,13 @@ def _rows(grid: _Grid, seconds: list[list[Floats]], resident: Floats, active: Fl
     """The table of a holder: its grid once for every device kind."""
     kinds = len(seconds)
 
-    def tiled(column: npt.NDArray[np.int64] | Floats) -> npt.NDArray[np.int64] | Floats:
+    def tiled(column: npt.ArrayLike) -> npt.ArrayLike:
         return np.tile(column, kinds)
 
     latencies = [np.concatenate([of_kind[role] for of_kind in seconds]) for role in range(len(seconds[0]))]
     kind = np.repeat(np.arange(kinds), len(grid.tp))
-    columns = (tiled(x) for x in (grid.num_devices, resident, active, grid.quantum, grid.layout))
-    return Rows.of(np.stack(latencies), *columns, kind)
+    shape = tiled(grid.num_devices), tiled(resident), tiled(active), tiled(grid.quantum), tiled(grid.layout)
+    return Rows.of(np.stack(latencies), *shape, kind)
 
 
 def _pass_seconds(g: _Grid, case: Case) -> Floats:

@@ -15,6 +15,7 @@ import pytest
 from nereus.errors import JobFileError
 from nereus.layout.dense import dense_parameters
 from nereus.spec.hf_config import parse_movable
+from tests.published_counts import TOTAL
 
 Config = Mapping[str, Any]
 
@@ -67,35 +68,6 @@ def test_parameters_of_a_published_model_add_up_to_its_count(model: str) -> None
     assert count(config) == published
 
 
-FILES = {
-    "DeepSeek-V2-Lite": 15_706_484_224,
-    "Llama-2-7b": 6_738_415_616,
-    "Llama-3.2-1B": 1_235_814_400,
-    "Meta-Llama-3.1-8B": 8_030_261_248,
-    "Meta-Llama-3.1-70B": 70_553_706_496,
-    "Meta-Llama-3.1-405B": 405_853_388_800,
-    "Mistral-7B-v0.3": 7_248_023_552,
-    "Mixtral-8x7B-v0.1": 46_702_792_704,
-    "OLMo-2-7B": 7_298_617_344,
-    "Qwen2-0.5B": 494_032_768,
-    "Qwen2.5-7B": 7_615_616_512,
-    "Qwen2.5-32B": 32_763_876_352,
-    "Qwen3-0.6B": 596_049_920,
-    "Qwen3-4B": 4_022_468_096,
-    "Qwen3-8B": 8_190_735_360,
-    "Qwen3-14B": 14_768_307_200,
-    "Qwen3-32B": 32_762_123_264,
-    "Qwen3-30B-A3B": 30_532_122_624,
-    "Qwen3-235B-A22B": 235_093_634_560,
-    "SmolLM2-135M": 134_515_008,
-    "SmolLM2-360M": 361_821_120,
-    "TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
-    "gemma-2-9b": 9_241_705_984,
-    "gemma-3-1b-it": 999_885_952,
-    "gpt2": 124_439_808,
-    "gpt2-medium": 354_823_168,
-}
-
 UNMOVED = {
     "DeepSeek-V3": "fp8",
     "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-nas",
@@ -109,6 +81,8 @@ UNMOVED = {
     "rwkv5-3b": "rwkv5",
 }
 """What the refusal names of a file whose tensors are not moved; most of them can be planned."""
+
+FILES = {model: parameters for model, parameters in TOTAL.items() if model not in UNMOVED}
 
 
 @pytest.mark.parametrize("model", FILES)
