@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from nereus.control.state import JobState
 from nereus.errors import UserError
-from nereus.planner.request import SearchRequest
+from nereus.planner.native import NativePricing
+from nereus.planner.pricing import Devices, Lengths
 from nereus.planner.search import Choice, search
 from nereus.rl.describe import describe
 from nereus.spec.job import Job
@@ -39,24 +38,13 @@ def plan_job(path: Path, gpus: str | None, top: int, *, as_json: bool) -> None:
 
 def best_plans(job: Job, num_devices: int, top: int) -> tuple[Choice, ...]:
     """The `top` best plans on the first devices of the job's cluster, at its longest responses."""
-    state = JobState(config=describe(job))
-    longest = state.batch(float(job.workload.max_response_tokens))
-    memory = job.cluster.device.memory
-    if memory is None:
+    config = describe(job)
+    if job.cluster.device.memory is None:
         raise UserError("cluster.device.memory: a plan needs the memory of a device; declare it, such as 80GiB")
-    request = SearchRequest(
-        states=state.config.states,
-        generates=state.config.generates,
-        cost=state.cost,
-        devices=tuple(range(num_devices)),
-        node_of=state.config.node_of,
-        capacity_bytes=memory,
-        headroom=job.policy.headroom,
-        micro_batches=job.policy.micro_batches,
-        mean=replace(longest),
-        longest=longest,
-    )
-    return search(request, top)
+    longest = float(job.workload.max_response_tokens)
+    pool = Devices(tuple(range(num_devices)), config.node_of)
+    pricing = NativePricing.of(job, config.states, config.generates)
+    return search(pricing.request(pool, Lengths(longest, longest)), top)
 
 
 def _counts(gpus: str | None, job: Job) -> list[int]:

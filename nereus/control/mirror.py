@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from nereus.control.events import BoundaryReached, DeviceFailed, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
 from nereus.control.state import JobState
-from nereus.cost.step import Measurement
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 
@@ -54,10 +53,5 @@ def _learn(state: JobState) -> JobState:
     """Calibrate the cost model on the stage times of the last step (paper, section 4.2)."""
     report = state.report
     assert report is not None
-    batch = state.batch(report.response_tokens_mean)
-    measured = tuple(
-        Measurement(stage, batch, report.stage_s[name])
-        for name, stage in state.plan.stages.items()
-        if report.stage_s.get(name, 0.0) > 0
-    )
-    return replace(state, learnt=state.cost.learn(measured))
+    assert report is not None
+    return replace(state, learnt=state.pricing.learn(state.plan, report.response_tokens_mean, report.stage_s))
