@@ -12,15 +12,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
+from typing import TypeAlias
 
 from nereus.cost.accelerator import AcceleratorModel
 from nereus.cost.components import Component
 from nereus.cost.execution import MEGATRON, PLAIN, Execution, Recompute
-from nereus.cost.generation import Rollout, kv_token_bytes
+from nereus.cost.generation import Rollout, generation_workload, kv_token_bytes
 from nereus.cost.layer import Architecture
 from nereus.cost.priors import shipped
+from nereus.cost.training import inference_workload, training_workload
+from nereus.cost.volume import Workload
+from nereus.emu.plan import StagePlan
 from nereus.spec.decoder import tp_degrees
-from nereus.spec.hardware import ACCELERATORS, Hardware
+from nereus.spec.hardware import ACCELERATORS, Hardware, LinkClass
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Nodes, Outline
 from nereus.spec.workflow import GENERATION, TRAINING
@@ -29,6 +33,12 @@ REGIMES = {"plain": PLAIN, "megatron": MEGATRON}
 
 STAYS = frozenset((Component.PARAMETERS, Component.OPTIMIZER))
 """What an idle holder keeps; gradients and activations are gone at the end of its stage (paper, section 4.3)."""
+
+SYNC_EFFICIENCY = 0.5
+"""Of the link's peak that a weight sync reaches: broadcasts from few sources to many, not measured for a kind as yet."""
+
+LayoutClass: TypeAlias = tuple[int, int, int]
+"""Device kind, tp and pp."""
 
 WAVES = (1, 2, 4, 8, 16, 32)
 """Waves in which a generation replica may work through its sequences: more waves take less KV memory. A ladder in absolute
@@ -86,6 +96,8 @@ class Pricer:
     models: Mapping[str, HfModel]
     learnt: Mapping[str, AcceleratorModel]
     """What was measured, by accelerator kind; others start from what ships with the kind."""
+    largest_node: int = 0
+    """Devices between which the fast links run; 0: as many as the largest node of the kind has here."""
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, int], ...]:
@@ -121,11 +133,17 @@ class Pricer:
         """Nodes as large as the largest of the kind."""
         name, memory = self.kinds[kind]
         accelerator = replace(ACCELERATORS[name], memory_bytes=memory)
-        return Hardware(accelerator, max(group.devices for group in self.groups(kind)))
+        return Hardware(accelerator, self.largest_node or max(group.devices for group in self.groups(kind)))
 
     def architecture(self, holder: str) -> Architecture:
         """The model that a holder runs."""
-        return Architecture(self.models[self.outline.workflow.stage(holder).model].decoder)
+        return self._architectures[holder]
+
+    @cached_property
+    def _architectures(self) -> Mapping[str, Architecture]:
+        """Equal models are one, so that what is counted for one is known for the other."""
+        workflow = self.outline.workflow
+        return {holder: Architecture(self.models[workflow.stage(holder).model].decoder) for holder in workflow.holders}
 
     def priced(self, holder: str, kind: int, run: Execution) -> Option | None:
         """An option with its costs; None where it does not fit on a device by itself."""
@@ -134,6 +152,36 @@ class Pricer:
             return None
         seconds = {stage: self._seconds(stage, kind, run) for stage in self.outline.workflow.roles(holder)}
         return Option(holder=holder, kind=kind, run=run, seconds=seconds, memory=memory)
+
+    def of_plan(self, holder: str, kind: int, plan: StagePlan) -> Option:
+        """A stage plan with its costs, whether it fits or not."""
+        run = replace(
+            self._run(holder, kind, plan.layout.tp, plan.layout.pp, plan.dp),
+            micro_batch=plan.micro_batch,
+            zero1=plan.zero1,
+            recompute=Recompute.FULL if plan.recompute else Recompute.NONE,
+        )
+        seconds = {stage: self._seconds(stage, kind, run) for stage in self.outline.workflow.roles(holder)}
+        return Option(holder=holder, kind=kind, run=run, seconds=seconds, memory=self._memory(holder, kind, run))
+
+    def work(self, stage: str, kind: int, plan: StagePlan) -> Workload:
+        """What a model-stage of a plan computes in one RL step, for its seconds to be learnt from."""
+        holder = self.outline.workflow.stage(stage).holder
+        run, architecture = self.of_plan(holder, kind, plan).run, self.architecture(holder)
+        role = self.outline.workflow.stage(stage).role
+        if role == GENERATION:
+            return generation_workload(run, architecture, self._rollout(architecture, run))
+        if role == TRAINING:
+            update = training_workload(self._update(run), architecture)
+            return replace(update, repeats=self.outline.workload.updates_per_step)
+        return inference_workload(run, architecture)
+
+    def sync_seconds(self, target: str, source: LayoutClass, to: LayoutClass, *, one_node: bool) -> float:
+        """A weight sync: every device of the target takes its shard over its own link."""
+        kind, tp, pp = to
+        link = LinkClass.NODE if one_node and source[0] == kind else LinkClass.NETWORK
+        shard = _parameters(self.architecture(target)) * 2 / (tp * pp)
+        return shard / (self.hardware(kind).bytes_s(link) * SYNC_EFFICIENCY)
 
     def at_lengths(self, option: Option) -> Option:
         """An option with the memory that it takes at this outline's lengths, whether that fits or not."""
@@ -191,8 +239,11 @@ class Pricer:
                 pp *= 2
 
     def _model(self, kind: int) -> AcceleratorModel:
-        name = self.kinds[kind][0]
-        return self.learnt.get(name) or AcceleratorModel(shipped(name))
+        return self._kind_models[kind]
+
+    @cached_property
+    def _kind_models(self) -> tuple[AcceleratorModel, ...]:
+        return tuple(self.learnt.get(name) or AcceleratorModel(shipped(name)) for name, _ in self.kinds)
 
     def _update(self, run: Execution) -> Execution:
         """One of the step's updates."""
@@ -233,6 +284,11 @@ class Pricer:
             kv_item_bytes=run.item_bytes,
             reserves=True,
         )
+
+
+def _parameters(architecture: Architecture) -> float:
+    ends = 1 if architecture.decoder.tied else 2
+    return architecture.decoder.num_layers * architecture.layer_parameters(1) + ends * architecture.end_parameters(1)
 
 
 def _is_round(degree: int) -> bool:

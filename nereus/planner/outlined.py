@@ -6,7 +6,7 @@ Outline -> options of every holder (accelerators.py) -> Problem -> solve -> Plan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import ceil
@@ -14,19 +14,14 @@ from math import ceil
 import numpy as np
 
 from nereus.cost.accelerator import AcceleratorModel
-from nereus.cost.layer import Architecture
 from nereus.cost.overlap import Overlap, Timings, overlap
 from nereus.planner.accelerators import Option, Pricer
 from nereus.planner.explain import Reason, why_not_faster, why_slower
 from nereus.planner.found import Report, Solution
 from nereus.planner.problem import Edge, Holder, Node, Pool, Problem, Rows, Stage
 from nereus.planner.solve import solve
-from nereus.spec.hardware import LinkClass
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
-
-SYNC_EFFICIENCY = 0.5
-"""Of the link's peak that a weight sync reaches: broadcasts from few sources to many, not measured for a kind as yet."""
 
 STAGES = {"generation": Stage.GENERATION, "inference": Stage.INFERENCE, "training": Stage.TRAINING}
 
@@ -67,11 +62,15 @@ class OutlinePlanner:
     """Whether every holder takes all devices, as frameworks with one pool for all roles run them."""
     unpiped: frozenset[str] = frozenset()
     """Holders that have no pipeline, as on the inference engines of some frameworks."""
+    shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Holders of which only this tp, pp and dp are looked at, with any micro-batch and recomputation."""
+    largest_node: int = 0
+    """Devices between which the fast links run; 0: as many as the largest node of a kind has."""
 
     @cached_property
     def pricer(self) -> Pricer:
         """The options on the devices that are planned for."""
-        return Pricer(self._cut, self.models, self.learnt)
+        return Pricer(self._cut, self.models, self.learnt, self.largest_node)
 
     @cached_property
     def options(self) -> tuple[tuple[Option, ...], ...]:
@@ -81,7 +80,9 @@ class OutlinePlanner:
 
     def _may_run(self, option: Option) -> bool:
         fills = not self.one_pool or option.num_devices == self._pool.num_devices
-        return fills and (option.run.pp == 1 or option.holder not in self.unpiped)
+        shape = (option.run.tp, option.run.pp, option.run.dp)
+        is_wanted = self.shapes.get(option.holder, shape) == shape
+        return fills and is_wanted and (option.run.pp == 1 or option.holder not in self.unpiped)
 
     @cached_property
     def problem(self) -> Problem:
@@ -209,14 +210,10 @@ class OutlinePlanner:
     def _sync_seconds(
         self, target: str, classes: Mapping[tuple[int, int, int], int]
     ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Every device of the target takes its shard over its own link, the slowest that lies between the holders."""
-        architecture = self.pricer.architecture(target)
+        """By layout classes of both ends, over the slowest link that lies between the holders."""
         seconds = np.zeros((len(classes), len(classes)))
-        for ((source_kind, *_), row), ((kind, tp, pp), column) in product(classes.items(), classes.items()):
-            hardware = self.pricer.hardware(kind)
-            link = LinkClass.NODE if len(self._pool.nodes) == 1 and source_kind == kind else LinkClass.NETWORK
-            shard = _parameters(architecture) * 2 / (tp * pp)
-            seconds[row, column] = shard / (hardware.bytes_s(link) * SYNC_EFFICIENCY)
+        for (source, row), (to, column) in product(classes.items(), classes.items()):
+            seconds[row, column] = self.pricer.sync_seconds(target, source, to, one_node=len(self._pool.nodes) == 1)
         return seconds
 
     def _planned(self, solution: Solution, best: Solution) -> PlannedStep:
@@ -250,8 +247,3 @@ class OutlinePlanner:
             peak_bytes=peaks,
             lost="" if solution is best else why_slower(self.problem, best, solution).sentence,
         )
-
-
-def _parameters(architecture: Architecture) -> float:
-    ends = 1 if architecture.decoder.tied else 2
-    return architecture.decoder.num_layers * architecture.layer_parameters(1) + ends * architecture.end_parameters(1)

@@ -1,0 +1,191 @@
+"""The pricing of an outline: any framework's job on accelerators, as policy and control ask for it.
+
+    Outline at lengths, on the pool that is there -> OutlinePlanner -> Target
+    stage times of a step -> Workload and seconds, in a window -> efficiencies by accelerator kind, fitted when next asked
+
+A step is remembered when it is told and learnt from when a plan is next priced: most steps trigger nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from math import ceil
+from typing import NamedTuple
+
+from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.overlap import Timings, overlap
+from nereus.cost.priors import shipped
+from nereus.cost.step import RECENCY, WINDOW
+from nereus.cost.volume import Workload
+from nereus.emu.plan import DeviceId, Plan, StagePlan
+from nereus.layout.layout import Layout
+from nereus.planner.accelerators import Option, Pricer
+from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.pricing import Devices, Lengths, Target
+from nereus.spec.hf_config import HfModel
+from nereus.spec.outline import Nodes, Outline
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A step that was run."""
+
+    plan: Plan
+    lengths: Lengths
+    stage_s: Mapping[str, float]
+    """By model-stage, those without devices of their own included."""
+
+
+class _Run(NamedTuple):
+    """A model-stage that was run."""
+
+    work: Workload
+    seconds: float
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutlinePricing:
+    """Prices the plans of an outline. Device numbers count node by node, as the outline lists its nodes."""
+
+    outline: Outline
+    models: Mapping[str, HfModel]
+    known: Mapping[str, AcceleratorModel] = field(default_factory=dict)
+    """What earlier runs have taught, by accelerator kind; others start from what ships with the kind."""
+    seen: tuple[Seen, ...] = ()
+    """The last steps."""
+
+    @cached_property
+    def usable_bytes(self) -> float:
+        """Of the smallest device of the pool, less headroom."""
+        return min(group.memory_bytes for group in self.outline.nodes) * (1 - self.outline.headroom)
+
+    def timed(self, flops_s: float | None) -> OutlinePricing:
+        """Accelerators have datasheets."""
+        return self
+
+    def lengths(self, mean: float, steps: range) -> Lengths:
+        """The longest response grows with the mean; before the first step, what the outline expects."""
+        work = self.outline.workload
+        response = mean or float(work.response_tokens)
+        return Lengths(response, ceil(response * work.longest_tokens / work.response_tokens))
+
+    def search(self, pool: Devices, lengths: Lengths, top: int, like: Plan | None = None) -> tuple[Target, ...]:
+        """See Pricing."""
+        planner = OutlinePlanner(
+            outline=self._at(lengths, self._nodes(pool)),
+            models=self.models,
+            learnt=self._learnt,
+            shapes={name: (p.layout.tp, p.layout.pp, p.dp) for name, p in like.stages.items()} if like else {},
+            largest_node=self._largest_node,
+        )
+        return tuple(_target(step) for step in planner.best(top)[0])
+
+    def step_seconds(self, plan: Plan, lengths: Lengths) -> float:
+        """See Pricing."""
+        pricer, workflow = self._pricer(lengths), self.outline.workflow
+        options = self._options(plan, pricer)
+        used = {name: frozenset(stage.devices) for name, stage in plan.stages.items()}
+        node, syncs = node_of(self.outline), {}
+        for sync in workflow.syncs:
+            ends = options[sync.source].layout, options[sync.target].layout
+            one_node = len(set(node.values())) == 1
+            syncs[sync.source, sync.target] = pricer.sync_seconds(sync.target, *ends, one_node=one_node)
+        stages = {stage: seconds for option in options.values() for stage, seconds in option.seconds.items()}
+        return overlap(workflow, used, Timings(stages, syncs)).seconds
+
+    def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
+        """See Pricing."""
+        pricer = self._pricer(lengths)
+        resident: dict[DeviceId, float] = {}
+        active: dict[DeviceId, float] = {}
+        for name, option in self._options(plan, pricer).items():
+            for device in plan.stages[name].devices:
+                resident[device] = resident.get(device, 0.0) + option.resident_bytes
+                active[device] = max(active.get(device, 0.0), option.active_bytes)
+        return {device: ceil(resident[device] + active[device]) for device in sorted(resident)}
+
+    def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float]) -> OutlinePricing:
+        """See Pricing."""
+        return replace(self, seen=(*self.seen[1 - WINDOW :], Seen(plan, lengths, stage_s)))
+
+    @cached_property
+    def _learnt(self) -> Mapping[str, AcceleratorModel]:
+        """The efficiencies of each kind, fitted on the last steps."""
+        runs: dict[str, list[_Run]] = {}
+        for age, one in enumerate(reversed(self.seen)):
+            pricer = self._unlearnt(one.lengths)
+            for stage, seconds in one.stage_s.items():
+                if seconds <= 0 or stage not in self._stage_names:
+                    continue
+                plan = one.plan.stages[self.outline.workflow.stage(stage).holder]
+                kind = self._kind(pricer, plan)
+                run = _Run(pricer.work(stage, kind, plan), seconds, RECENCY**age)
+                runs.setdefault(pricer.kinds[kind][0], []).append(run)
+        return {**self.known, **{name: self._fitted(name, found) for name, found in runs.items()}}
+
+    def _fitted(self, name: str, runs: Sequence[_Run]) -> AcceleratorModel:
+        before = self.known.get(name) or AcceleratorModel(shipped(name))
+        works, seconds, weights = zip(*runs, strict=True)
+        return replace(before, efficiencies=before.efficiencies.learn(works, seconds, weights))
+
+    def _pricer(self, lengths: Lengths) -> Pricer:
+        return Pricer(self._at(lengths, self.outline.nodes), self.models, self._learnt, self._largest_node)
+
+    def _unlearnt(self, lengths: Lengths) -> Pricer:
+        return Pricer(self._at(lengths, self.outline.nodes), self.models, self.known, self._largest_node)
+
+    def _options(self, plan: Plan, pricer: Pricer) -> dict[str, Option]:
+        return {name: pricer.of_plan(name, self._kind(pricer, stage), stage) for name, stage in plan.stages.items()}
+
+    def _kind(self, pricer: Pricer, plan: StagePlan) -> int:
+        group = self._group_of[plan.devices[0]]
+        return pricer.kinds.index((group.kind, group.memory_bytes))
+
+    def _at(self, lengths: Lengths, nodes: tuple[Nodes, ...]) -> Outline:
+        """The outline with these responses, on these nodes."""
+        update = {
+            "response_tokens": max(1, round(lengths.mean)),
+            "longest_response_tokens": max(1, round(lengths.mean), ceil(lengths.longest)),
+        }
+        workload = self.outline.workload.model_copy(update=update)
+        return self.outline.model_copy(update={"workload": workload, "nodes": nodes})
+
+    def _nodes(self, pool: Devices) -> tuple[Nodes, ...]:
+        """The nodes that are there, neighbours that are alike in one group: positions count as in the pool."""
+        there = ((self._group_of[devices[0]], len(devices)) for devices in pool.nodes.values())
+        return tuple(
+            group.model_copy(update={"count": len(list(alike)), "devices": size}) for (group, size), alike in groupby(there)
+        )
+
+    @cached_property
+    def _group_of(self) -> tuple[Nodes, ...]:
+        """The node group of each device."""
+        return tuple(group for group in self.outline.nodes for _ in range(group.count * group.devices))
+
+    @cached_property
+    def _largest_node(self) -> int:
+        return max(group.devices for group in self.outline.nodes)
+
+    @cached_property
+    def _stage_names(self) -> frozenset[str]:
+        return frozenset(stage.name for stage in self.outline.workflow.stages)
+
+
+def node_of(outline: Outline) -> dict[DeviceId, int]:
+    """The node of every device of an outline, counted as its nodes are listed."""
+    sizes = [group.devices for group in outline.nodes for _ in range(group.count)]
+    return dict(enumerate(node for node, size in enumerate(sizes) for _ in range(size)))
+
+
+def _target(step: PlannedStep) -> Target:
+    stages = {}
+    for name, option in step.options.items():
+        run = option.run
+        layout = Layout(run.tp, run.pp)
+        devices = step.devices[name]
+        stages[name] = StagePlan(name, layout, run.dp, devices, run.micro_batch, run.zero1, option.recomputes)
+    return Target(stages, step.seconds, ceil(max(step.peak_bytes.values())), placed=True)
