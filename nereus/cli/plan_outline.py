@@ -18,9 +18,11 @@ from rich.table import Table
 from nereus.cli.plan import Asked
 from nereus.emu.plan import spans
 from nereus.errors import UserError
-from nereus.integrations.verl import overrides as verl
+from nereus.integrations.exports import exported
+from nereus.integrations.framework import Framework
 from nereus.planner.found import Report
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.rules import FREE
 from nereus.spec.lengths import read_lengths
 from nereus.spec.outline import parse_outline, read_models
 
@@ -37,8 +39,10 @@ class Answer:
     report: Report
     seconds: float
     """Of pricing and search."""
+    framework: Framework | None = None
+    """That the plan is written for."""
     forbidden: str = ""
-    """Why the framework that a plan is written for cannot run on these devices."""
+    """Why the framework cannot run the outline on these devices."""
 
     @property
     def problem(self) -> str:
@@ -57,24 +61,27 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     outline = parse_outline(data)
     models = read_models(outline, path.absolute().parent)
     growth = read_lengths(asked.lengths) if asked.lengths else ()
-    if asked.export not in (None, "verl"):
-        raise UserError(f"--export: {asked.export!r} is not allowed; plans can be written for verl {verl.VERSION}")
+    framework = exported(asked.export) if asked.export else None
+    if framework:
+        outline = framework.run_by(outline)
     answers = []
     for count in _counts(asked.gpus, outline.num_devices):
         began = time.perf_counter()
-        planner = OutlinePlanner(
-            outline=outline,
-            models=models,
-            learnt={},
-            num_devices=count,
-            one_pool=asked.export is not None,
-            unpiped=verl.SERVED if asked.export else frozenset(),
-        )
-        forbidden = verl.forbids(planner.pricer.outline) if asked.export else ""
+        rules = framework.rules if framework else FREE
+        planner = OutlinePlanner(outline=outline, models=models, learnt={}, num_devices=count, rules=rules)
+        forbidden = framework.forbids(planner.pricer.outline) if framework else ""
         plans, report = ((), Report()) if forbidden else planner.best(asked.top, time.perf_counter)
-        seconds = time.perf_counter() - began
-        found = Answer(count=count, planner=planner, plans=plans, report=report, seconds=seconds, forbidden=forbidden)
-        answers.append(found)
+        answers.append(
+            Answer(
+                count=count,
+                planner=planner,
+                plans=plans,
+                report=report,
+                seconds=time.perf_counter() - began,
+                framework=framework,
+                forbidden=forbidden,
+            )
+        )
     if asked.as_json:
         print(json.dumps({"job": outline.name, "answers": [_as_dict(a, asked, growth) for a in answers]}))  # noqa: T201
         return
@@ -127,13 +134,14 @@ def _as_dict(answer: Answer, asked: Asked, growth: Sequence[tuple[int, float]]) 
         found["reasons"] = [reason.sentence for reason in answer.planner.reasons()]
     if growth:
         found["forecast"] = _forecast(answer, growth)
-    if asked.export and answer.plans:
-        found["export"] = {"framework": f"verl {verl.VERSION}", "overrides": _overrides(answer)}
+    if answer.framework and answer.plans:
+        free, broken = answer.planner.without_rules(answer.plans[0])
+        found["export"] = {
+            "framework": str(answer.framework),
+            "overrides": list(answer.framework.overrides(answer.planner.pricer.outline, answer.plans[0])),
+            "without_rules": {"l_step_seconds": free, "broken": list(broken)},
+        }
     return found
-
-
-def _overrides(answer: Answer) -> list[str]:
-    return list(verl.overrides(answer.planner.pricer.outline, answer.plans[0]))
 
 
 def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
@@ -189,10 +197,19 @@ def _show(console: Console, answer: Answer, asked: Asked, growth: Sequence[tuple
     console.print(_plan_table(answer, answer.plans[0]), _memory_table(answer, answer.plans[0]))
     for sentence in _sentences(answer, asked, growth):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    if asked.export:
-        console.print(f"Plan 1 for verl {verl.VERSION}:", highlight=False)
-        for line in _overrides(answer):
-            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+    if answer.framework:
+        _show_export(console, answer, answer.framework)
+
+
+def _show_export(console: Console, answer: Answer, framework: Framework) -> None:
+    """What the rules of the framework cost, and lines to paste."""
+    free, broken = answer.planner.without_rules(answer.plans[0])
+    lines = [f"Without {framework.name}'s rules a step would take {free:.2f} s. They forbid that plan:"] if broken else []
+    lines += [f"  {rule}" for rule in broken]
+    lines.append(f"Plan 1 for {framework}:")
+    lines += [f"  {line}" for line in framework.overrides(answer.planner.pricer.outline, answer.plans[0])]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _plan_table(answer: Answer, plan: PlannedStep) -> Table:

@@ -70,6 +70,16 @@ def test_export_prints_overrides_to_paste() -> None:
     (answer,) = json.loads(ended.stdout.splitlines()[-1])["answers"]
     assert "trainer.nnodes=2" in answer["export"]["overrides"]
     assert {len(holder["devices"]) for holder in answer["plans"][0]["holders"].values()} == {16}
+    cost = answer["export"]["without_rules"]
+    assert cost["broken"]
+    assert cost["l_step_seconds"] < answer["plans"][0]["l_step_seconds"]
+
+
+def test_export_to_openrlhf_names_the_rules_that_cost_time_and_prints_flags() -> None:
+    ended = nereus_command("plan", EXAMPLE, "--export", "openrlhf")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Without openrlhf's rules a step would take" in ended.stdout
+    assert "Plan 1 for openrlhf 0.11.2:\n  --algo.advantage.estimator gae\n  --train.colocate_all\n" in ended.stdout
 
 
 def test_export_of_a_part_of_a_node_is_refused_since_verl_has_equal_nodes() -> None:
