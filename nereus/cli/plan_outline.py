@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from nereus.cli.plan import Asked
+from nereus.cli.plan import Asked, device_counts
+from nereus.cli.tables import show_table
 from nereus.emu.plan import spans
-from nereus.errors import UserError
 from nereus.integrations.exports import exported
 from nereus.integrations.framework import Framework
 from nereus.planner.found import Report
@@ -65,7 +64,7 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     if framework:
         outline = framework.run_by(outline)
     answers = []
-    for count in _counts(asked.gpus, outline.num_devices):
+    for count in device_counts(asked.gpus, outline.num_devices, "the outline's nodes have"):
         began = time.perf_counter()
         rules = framework.rules if framework else FREE
         planner = OutlinePlanner(outline=outline, models=models, learnt={}, num_devices=count, rules=rules)
@@ -88,20 +87,6 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     console = Console()
     for answer in answers:
         _show(console, answer, asked, growth)
-
-
-def _counts(gpus: str | None, most: int) -> list[int]:
-    """The numbers of devices to plan for. Raises UserError for what is not one."""
-    if gpus is None:
-        return [most]
-    try:
-        counts = [int(text) for text in gpus.split(",")]
-    except ValueError as error:
-        raise UserError(f"--gpus: {gpus!r} is not allowed; give numbers of devices, such as 8,16") from error
-    wrong = [count for count in counts if not 1 <= count <= most]
-    if wrong:
-        raise UserError(f"--gpus: {wrong[0]} is not allowed; the outline's nodes have 1 to {most} devices")
-    return counts
 
 
 def _forecast(answer: Answer, growth: Sequence[tuple[int, float]]) -> dict[str, Any] | None:
@@ -194,7 +179,8 @@ def _show(console: Console, answer: Answer, asked: Asked, growth: Sequence[tuple
     if not answer.plans:
         console.print(f"{answer.count} devices: {answer.problem}", highlight=False)
         return
-    console.print(_plan_table(answer, answer.plans[0]), _memory_table(answer, answer.plans[0]))
+    _show_plan(console, answer, answer.plans[0])
+    _show_memory(console, answer, answer.plans[0])
     for sentence in _sentences(answer, asked, growth):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if answer.framework:
@@ -212,27 +198,24 @@ def _show_export(console: Console, answer: Answer, framework: Framework) -> None
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _plan_table(answer: Answer, plan: PlannedStep) -> Table:
-    title = f"{answer.count} devices: a step takes {plan.seconds:.2f} s"
-    table = Table("", "layout", "seconds", "devices", title=title, title_justify="left")
+def _show_plan(console: Console, answer: Answer, plan: PlannedStep) -> None:
+    rows = []
     for holder, option in plan.options.items():
         several = len(option.seconds) > 1
         taken = "\n".join(f"{s:.2f}" + (f" {stage}" if several else "") for stage, s in option.seconds.items())
-        table.add_row(holder, str(option), taken, spans(plan.devices[holder]))
-    return table
+        rows.append((holder, str(option), taken, spans(plan.devices[holder])))
+    title = f"{answer.count} devices: a step takes {plan.seconds:.2f} s"
+    show_table(console, title, ("", "layout", "seconds", "devices"), rows)
 
 
-def _memory_table(answer: Answer, plan: PlannedStep) -> Table:
+def _show_memory(console: Console, answer: Answer, plan: PlannedStep) -> None:
     """Memory by component against what a device has."""
-    parts = dict.fromkeys(part for option in plan.options.values() for part, size in option.memory.items() if size)
-    table = Table("GiB of a device", *plan.options, title_justify="left")
-    for part in parts:
-        table.add_row(str(part), *(f"{option.memory.get(part, 0.0) / GIB:.1f}" for option in plan.options.values()))
-    kinds = answer.planner.pricer.kinds
-    table.add_section()
-    table.add_row("stays while idle", *(f"{option.resident_bytes / GIB:.1f}" for option in plan.options.values()))
-    table.add_row("of", *(f"{kinds[option.kind][1] / GIB:.0f}" for option in plan.options.values()))
-    return table
+    options, kinds = plan.options.values(), answer.planner.pricer.kinds
+    parts = dict.fromkeys(part for option in options for part, size in option.memory.items() if size)
+    rows = [(str(part), *(f"{option.memory.get(part, 0.0) / GIB:.1f}" for option in options)) for part in parts]
+    rows.append(("stays while idle", *(f"{option.resident_bytes / GIB:.1f}" for option in options)))
+    rows.append(("of", *(f"{kinds[option.kind][1] / GIB:.0f}" for option in options)))
+    show_table(console, "", ("GiB of a device", *plan.options), rows, sections=(len(parts),), by_column=True)
 
 
 def _runner_up(answer: Answer, rank: int) -> str:

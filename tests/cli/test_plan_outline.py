@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from nereus.cli.plan import Asked, device_counts, plan
+from nereus.errors import UserError
 from tests.cli.test_run_command import QUICKSTART, ROOT, assert_one_message, nereus_command
 
 EXAMPLE = str(ROOT / "examples" / "outlines" / "llama-8b-ppo.yaml")
@@ -60,8 +62,41 @@ def test_options_of_outlines_are_refused_for_a_job_file() -> None:
     assert_one_message(nereus_command("plan", str(QUICKSTART), "--explain"), ["--explain", "it is for outlines"])
 
 
-def test_more_devices_than_the_nodes_have_are_refused() -> None:
-    assert_one_message(nereus_command("plan", EXAMPLE, "--gpus", "17"), ["--gpus", "17", "1 to 16"])
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ("17", ["17", "1 to 16"]),
+        ("99999999999999999999", ["1 to 16"]),
+        ("1_6", ["'1_6'", "such as 4,8"]),
+        ("8,8", ["'8,8'", "once"]),
+        ("", ["''", "such as 4,8"]),
+        ("-4", ["'-4'", "such as 4,8"]),
+    ],
+)
+def test_numbers_of_devices_that_are_none_are_refused(gpus: str, words: list[str]) -> None:
+    with pytest.raises(UserError) as refused:
+        device_counts(gpus, 16, "the outline's nodes have")
+    assert all(word in str(refused.value) for word in ("--gpus", *words))
+
+
+def test_numbers_of_devices_are_planned_in_the_order_given() -> None:
+    assert device_counts("16, 4", 16, "") == [16, 4]
+    assert device_counts(None, 16, "") == [16]
+
+
+@pytest.mark.parametrize(("text", "seen"), [("", "it is empty"), ("# nothing\n", "it is empty"), ("- 1\n", "it is a list")])
+def test_file_without_fields_is_neither_a_job_file_nor_an_outline(tmp_path: Path, text: str, seen: str) -> None:
+    path = tmp_path / "o.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=f"{seen}; it must have the fields of a job file or of an outline"):
+        plan(path, Asked())
+
+
+def test_memory_is_readable_on_a_narrow_terminal() -> None:
+    """80 columns, where no terminal is: six holders' columns would be cut."""
+    words = nereus_command("plan", EXAMPLE).stdout
+    assert "…" not in words
+    assert "critic_training: parameters " in words
 
 
 def test_export_prints_overrides_to_paste() -> None:
