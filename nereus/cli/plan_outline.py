@@ -52,7 +52,8 @@ class Answer:
             return self.forbidden
         for holder, reason in self.planner.without_option().items():
             return f"{holder}: {reason}"
-        return "no plan fits: the model-stages fit one by one, and not together"
+        shared = "; ".join(rule.sentence for rule in self.planner.rules.shared)
+        return "no plan fits: the model-stages fit one by one, and not together" + (f", where {shared}" if shared else "")
 
 
 def plan_outline(data: object, path: Path, asked: Asked) -> None:

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 
 from nereus.cli.plan import Asked, device_counts, plan
+from nereus.cli.plan_outline import Answer
 from nereus.errors import UserError
+from nereus.integrations.openrlhf.flags import OPENRLHF
+from nereus.planner.found import Report
 from tests.cli.test_run_command import QUICKSTART, ROOT, assert_one_message, nereus_command
+from tests.integrations.outlines import outline, planner
 
 EXAMPLE = str(ROOT / "examples" / "outlines" / "llama-8b-ppo.yaml")
 
@@ -122,6 +126,12 @@ def test_export_of_a_part_of_a_node_is_refused_since_verl_has_equal_nodes() -> N
     (answer,) = json.loads(ended.stdout.splitlines()[-1])["answers"]
     assert answer["plans"] == []
     assert "equal nodes" in answer["problem"]
+
+
+def test_models_that_cannot_agree_are_told_in_what_they_must() -> None:
+    found = planner(OPENRLHF, outline())
+    answer = Answer(count=8, planner=found, plans=(), report=Report(), seconds=0.0, framework=OPENRLHF)
+    assert "not together, where one ds.tensor_parallel_size holds for all models under DeepSpeed" in answer.problem
 
 
 def test_export_to_an_unknown_framework_is_refused() -> None:

@@ -73,7 +73,7 @@ RULES = Rules(
     each=(
         ALL_DEVICES,
         unpiped("neither OpenRLHF's DeepSpeed nor its vLLM engines have a pipeline"),
-        sharded_heads("DeepSpeed's TP divides query heads and key-value heads", DEEPSPEED),
+        sharded_heads("DeepSpeed's TP divides query heads and key-value heads, of which it repeats none", DEEPSPEED),
     ),
     shared=(
         Shared("one ds.tensor_parallel_size holds for all models under DeepSpeed", _tp, DEEPSPEED),
