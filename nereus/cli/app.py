@@ -93,7 +93,7 @@ def plan(
     top: Annotated[int, typer.Option(min=1, max=100, help="Show so many of the best plans.")] = 3,
     explain: Annotated[bool, typer.Option("--explain", help="Say what keeps faster candidates out (outlines).")] = False,
     lengths: Annotated[Path | None, typer.Option(help="A CSV of response lengths: when memory runs out (outlines).")] = None,
-    export: Annotated[str | None, typer.Option(help="Overrides of a framework, to paste: verl (outlines).")] = None,
+    export: Annotated[str | None, typer.Option(help="Overrides to paste: verl, openrlhf or nemo-rl (outlines).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Which layout for how many devices: the best plans of a job, how fast, and how much memory."""

@@ -19,6 +19,7 @@ from nereus.planner.accelerators import Option, Pricer
 from nereus.planner.explain import Reason, why_not_faster, why_slower
 from nereus.planner.found import Report, Solution
 from nereus.planner.problem import Edge, Holder, Node, Pool, Problem, Rows, Stage
+from nereus.planner.rules import FREE, Rules, Tables
 from nereus.planner.solve import solve
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
@@ -58,10 +59,8 @@ class OutlinePlanner:
     learnt: Mapping[str, AcceleratorModel]
     num_devices: int | None = None
     """Plan for the first so many devices of the pool; None: for all."""
-    one_pool: bool = False
-    """Whether every holder takes all devices, as frameworks with one pool for all roles run them."""
-    unpiped: frozenset[str] = frozenset()
-    """Holders that have no pipeline, as on the inference engines of some frameworks."""
+    rules: Rules = FREE
+    """Of the framework that is to run the plan."""
     shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     """Holders of which only this tp, pp and dp are looked at, with any micro-batch and recomputation."""
     largest_node: int = 0
@@ -73,24 +72,29 @@ class OutlinePlanner:
         return Pricer(self._cut, self.models, self.learnt, self.largest_node)
 
     @cached_property
-    def options(self) -> tuple[tuple[Option, ...], ...]:
-        """Of every holder, in the workflow's order."""
-        tables = (self.pricer.options(holder) for holder in self.outline.workflow.holders)
-        return tuple(tuple(option for option in table if self._may_run(option)) for table in tables)
+    def priced(self) -> Tables:
+        """All options of every holder that fit on a device, in the workflow's order."""
+        return tuple(self.pricer.options(holder) for holder in self.outline.workflow.holders)
+
+    @cached_property
+    def options(self) -> Tables:
+        """Those that keep the rules."""
+        return tuple(tuple(o for o in table if self._may_run(o)) for table in self.priced)
 
     def _may_run(self, option: Option) -> bool:
-        fills = not self.one_pool or option.num_devices == self._pool.num_devices
-        shape = (option.run.tp, option.run.pp, option.run.dp)
-        is_wanted = self.shapes.get(option.holder, shape) == shape
-        return fills and is_wanted and (option.run.pp == 1 or option.holder not in self.unpiped)
+        shape = option.run.tp, option.run.pp, option.run.dp
+        return self.shapes.get(option.holder, shape) == shape and self.rules.allow(option, self.pricer)
 
     @cached_property
     def problem(self) -> Problem:
         """Eq. (1) with the outline's numbers."""
+        return self._problem(self.options)
+
+    def _problem(self, tables: Tables) -> Problem:
         workflow, classes = self.outline.workflow, self._classes
         holders = tuple(
             Holder(holder, self._stages(holder), self._rows(holder, table, classes))
-            for holder, table in zip(workflow.holders, self.options, strict=True)
+            for holder, table in zip(workflow.holders, tables, strict=True)
         )
         edges = tuple(
             Edge(at, to, self._sync_seconds(workflow.holders[to], classes))
@@ -101,26 +105,41 @@ class OutlinePlanner:
 
     def best(self, top: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[PlannedStep, ...], Report]:
         """The `top` best plans that differ in the shape of some holder, fastest first; none where nothing fits."""
-        if not all(self.options):
-            return (), Report()
-        solutions, report = solve(self.problem, top, clock)
+        solutions, report = self._solve(top, clock)
         return tuple(self._planned(solution, solutions[0]) for solution in solutions), report
+
+    def _solve(self, top: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[Solution, ...], Report]:
+        """The best over all ways to settle what holders share."""
+        found: tuple[Solution, ...] = ()
+        report = Report()
+        for rows in self.rules.agreements(self.options) if all(self.options) else ():
+            found, part = solve(self.problem.narrowed(rows), top, clock, found)
+            report = report.with_part(part)
+        return found, report
 
     def reasons(self) -> tuple[Reason, ...]:
         """What keeps each holder's fastest option out of the best plan."""
-        solutions, _ = solve(self.problem) if all(self.options) else ((), None)
+        solutions, _ = self._solve(1)
         return why_not_faster(self.problem, solutions[0]) if solutions else ()
+
+    def without_rules(self, plan: PlannedStep) -> tuple[float, tuple[str, ...]]:
+        """L_step of the best plan that no rule binds, and the rules that it breaks; () if none costs time."""
+        (free, *_), _ = solve(self._problem(self.priced))
+        chosen = {holder: table[row] for holder, table, row in zip(plan.options, self.priced, free.rows, strict=True)}
+        broken = self.rules.broken(chosen, self.pricer)
+        return (free.step_seconds, broken) if broken and free.step_seconds < plan.seconds else (plan.seconds, ())
 
     def without_option(self) -> Mapping[str, str]:
         """The holders that cannot run at all, and why."""
         found = {}
-        for holder, table in zip(self.outline.workflow.holders, self.options, strict=True):
+        for holder, table, priced in zip(self.outline.workflow.holders, self.options, self.priced, strict=True):
             if table:
                 continue
             if not self.pricer.can_be_cut(holder):
                 found[holder] = "no DP degree and micro-batch divides its sequences; change micro_batches or the batch"
-            elif self.pricer.options(holder):
-                found[holder] = f"no layout of it takes all {self._pool.num_devices} devices"
+            elif priced:
+                rules = "; ".join(self.rules.in_the_way(priced, self.pricer))
+                found[holder] = f"no layout of it that fits in memory keeps the rules: {rules}"
             else:
                 found[holder] = "it fits in the memory of no device in any layout"
         return found
@@ -184,7 +203,7 @@ class OutlinePlanner:
     @cached_property
     def _classes(self) -> dict[tuple[int, int, int], int]:
         """Layout classes of all holders: kind, tp and pp."""
-        return {key: at for at, key in enumerate(sorted({o.layout for table in self.options for o in table}))}
+        return {key: at for at, key in enumerate(sorted({o.layout for table in self.priced for o in table}))}
 
     def _stages(self, holder: str) -> tuple[Stage, ...]:
         workflow = self.outline.workflow

@@ -41,21 +41,21 @@ def read_lengths(path: Path) -> tuple[tuple[int, float], ...]:
         ) from None
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: it must be a readable CSV: {error}") from None
-    header = rows[0] if rows else []
+    header = [name.strip() for name in rows[0]] if rows else []
     step, length = _column(path, header, STEP_COLUMNS), _column(path, header, LENGTH_COLUMNS)
     found: list[tuple[int, float]] = []
     for line, row in enumerate(rows[1:], 2):
         if len(row) <= max(step, length) or not row[length].strip():
             continue
         at, mean = _number(path, line, header[step], row[step]), _number(path, line, header[length], row[length])
+        if not at.is_integer():
+            raise UserError(f"{path}, line {line}: {header[step]} {row[step]!r} is not allowed; it must be a whole number")
         if found and at <= found[-1][0]:
             raise UserError(f"{path}, line {line}: {header[step]} {row[step]!r} is not allowed; steps must rise")
-        if mean > MOST_TOKENS:
-            raise UserError(
-                f"{path}, line {line}: {header[length]} {row[length]!r} is not allowed; it must be at most {MOST_TOKENS}"
-            )
-        if mean > 0:
-            found.append((int(at), mean))
+        if not 0 < mean <= MOST_TOKENS:
+            bounds = f"above 0 and at most {MOST_TOKENS}"
+            raise UserError(f"{path}, line {line}: {header[length]} {row[length]!r} is not allowed; it must be {bounds}")
+        found.append((int(at), mean))
     if not found:
         raise UserError(f"{path}: no row has a step and a length; a forecast needs at least one")
     return tuple(found)
