@@ -55,6 +55,5 @@ def _learn(state: JobState) -> JobState:
     report = state.report
     assert report is not None
     responses = Lengths(report.response_tokens_mean, report.response_tokens_max)
-    assert report is not None
-    responses = Lengths(report.response_tokens_mean, report.response_tokens_max)
-    return replace(state, learnt=state.pricing.learn(state.plan, responses, report.stage_s))
+    peak = max(report.peak_bytes.values(), default=0)
+    return replace(state, learnt=state.pricing.learn(state.plan, responses, report.stage_s, peak))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from math import ceil
+from math import ceil, exp, floor, log
 from typing import NamedTuple
 
 from nereus.cost.accelerator import AcceleratorModel
@@ -27,6 +27,16 @@ from nereus.planner.outlined import OutlinePlanner, PlannedStep
 from nereus.planner.pricing import Devices, Lengths, Target
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Nodes, Outline
+
+UNMEASURED_SCALE = 1.1
+"""Of peaks before one was measured: a tenth more than counted, which is how far counts are off for a kind that is new
+(docs/benchmarks.md, memory error of the cost model)."""
+
+SCALE_WEIGHT = 0.05
+"""Weight of a peak that was lower than the ones before: twenty steps halfway back."""
+
+GRID = 0.01
+"""Of the logs of lengths: a tenth of the headroom in the part of memory that grows with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,16 @@ class OutlinePricing:
     """What earlier runs have taught, by accelerator kind; others start from what ships with the kind."""
     seen: tuple[Seen, ...] = ()
     """The last steps."""
+    memory_scale: float = UNMEASURED_SCALE
+    """Measured over predicted peaks (paper, section 4.2: measured peaks calibrate footprints)."""
+    footprints: dict[tuple[StagePlan, tuple[str, int], Lengths], tuple[float, float]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """What was counted before: the same for all pricings that come of this one."""
+    planners: dict[tuple[tuple[DeviceId, ...], Lengths], OutlinePlanner] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """Whose options were priced before, by pool and lengths; of this pricing only, since efficiencies differ."""
 
     @cached_property
     def usable_bytes(self) -> float:
@@ -75,18 +95,21 @@ class OutlinePricing:
 
     def search(self, pool: Devices, lengths: Lengths, top: int, like: Plan | None = None) -> tuple[Target, ...]:
         """See Pricing."""
-        planner = OutlinePlanner(
-            outline=self._at(lengths, self._nodes(pool)),
-            models=self.models,
-            learnt=self._learnt,
-            shapes={name: (p.layout.tp, p.layout.pp, p.dp) for name, p in like.stages.items()} if like else {},
-            largest_node=self._largest_node,
-        )
-        return tuple(_target(step) for step in planner.best(top)[0])
+        at = _on_grid(lengths)
+        if (pool.ids, at) not in self.planners:
+            nodes = self._nodes(pool, self.memory_scale)
+            self.planners[pool.ids, at] = OutlinePlanner(
+                outline=self._at(at, nodes), models=self.models, learnt=self._learnt, largest_node=self._largest_node
+            )
+        planner = self.planners[pool.ids, at]
+        if like is not None:
+            shapes = {name: (p.layout.tp, p.layout.pp, p.dp) for name, p in like.stages.items()}
+            planner = replace(planner, shapes=shapes, tables=planner.priced)
+        return tuple(_target(step, self.memory_scale) for step in planner.best(top)[0])
 
     def step_seconds(self, plan: Plan, lengths: Lengths) -> float:
         """See Pricing."""
-        pricer, workflow = self._pricer(lengths), self.outline.workflow
+        pricer, workflow = self._pricer(_on_grid(lengths)), self.outline.workflow
         options = self._options(plan, pricer)
         used = {name: frozenset(stage.devices) for name, stage in plan.stages.items()}
         node, syncs = node_of(self.outline), {}
@@ -99,18 +122,39 @@ class OutlinePricing:
 
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """See Pricing."""
-        pricer = self._pricer(lengths)
+        at = _on_grid(lengths)
         resident: dict[DeviceId, float] = {}
         active: dict[DeviceId, float] = {}
-        for name, option in self._options(plan, pricer).items():
-            for device in plan.stages[name].devices:
-                resident[device] = resident.get(device, 0.0) + option.resident_bytes
-                active[device] = max(active.get(device, 0.0), option.active_bytes)
-        return {device: ceil(resident[device] + active[device]) for device in sorted(resident)}
+        for stage in plan.stages.values():
+            stays, lives = self._footprint(stage, at)
+            for device in stage.devices:
+                resident[device] = resident.get(device, 0.0) + stays
+                active[device] = max(active.get(device, 0.0), lives)
+        return {d: ceil(self.memory_scale * (resident[d] + active[d])) for d in sorted(resident)}
 
-    def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float]) -> OutlinePricing:
+    def _footprint(self, plan: StagePlan, lengths: Lengths) -> tuple[float, float]:
+        """Bytes on each device of a holder, idle and on top while it is active, as they are counted."""
+        group = self._group_of[plan.devices[0]]
+        key = replace(plan, devices=tuple(range(len(plan.devices)))), (group.kind, group.memory_bytes), lengths
+        if key not in self.footprints:
+            pricer = self._unlearnt(lengths)
+            option = pricer.of_plan(plan.stage, self._kind(pricer, plan), plan)
+            self.footprints[key] = option.resident_bytes, option.active_bytes
+        return self.footprints[key]
+
+    def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> OutlinePricing:
         """See Pricing."""
-        return replace(self, seen=(*self.seen[1 - WINDOW :], Seen(plan, lengths, stage_s)))
+        seen = (*self.seen[1 - WINDOW :], Seen(plan, lengths, stage_s)) if stage_s else self.seen
+        return replace(self, seen=seen, memory_scale=self._scale_after(plan, lengths, peak_bytes))
+
+    def _scale_after(self, plan: Plan, lengths: Lengths, peak_bytes: int) -> float:
+        """What was taken over what was predicted: up at once, down slowly, since one peak says little of other plans."""
+        if not peak_bytes:
+            return self.memory_scale
+        ratio = self.memory_scale * peak_bytes / max(self.peaks(plan, lengths).values())
+        if not self.seen:
+            return ratio
+        return max(ratio, self.memory_scale + SCALE_WEIGHT * (ratio - self.memory_scale))
 
     @cached_property
     def _learnt(self) -> Mapping[str, AcceleratorModel]:
@@ -154,12 +198,17 @@ class OutlinePricing:
         workload = self.outline.workload.model_copy(update=update)
         return self.outline.model_copy(update={"workload": workload, "nodes": nodes})
 
-    def _nodes(self, pool: Devices) -> tuple[Nodes, ...]:
-        """The nodes that are there, neighbours that are alike in one group: positions count as in the pool."""
+    def _nodes(self, pool: Devices, scale: float) -> tuple[Nodes, ...]:
+        """The nodes that are there, neighbours that are alike in one group: positions count as in the pool.
+
+        Where plans take `scale` times what is counted, a device holds so many times less.
+        """
         there = ((self._group_of[devices[0]], len(devices)) for devices in pool.nodes.values())
-        return tuple(
-            group.model_copy(update={"count": len(list(alike)), "devices": size}) for (group, size), alike in groupby(there)
-        )
+        found = []
+        for (group, size), alike in groupby(there):
+            held = {"memory": floor(group.memory_bytes / scale), "count": len(list(alike)), "devices": size}
+            found.append(group.model_copy(update=held))
+        return tuple(found)
 
     @cached_property
     def _group_of(self) -> tuple[Nodes, ...]:
@@ -181,11 +230,17 @@ def node_of(outline: Outline) -> dict[DeviceId, int]:
     return dict(enumerate(node for node, size in enumerate(sizes) for _ in range(size)))
 
 
-def _target(step: PlannedStep) -> Target:
+def _target(step: PlannedStep, scale: float) -> Target:
     stages = {}
     for name, option in step.options.items():
         run = option.run
         layout = Layout(run.tp, run.pp)
         devices = step.devices[name]
         stages[name] = StagePlan(name, layout, run.dp, devices, run.micro_batch, run.zero1, option.recomputes)
-    return Target(stages, step.seconds, ceil(max(step.peak_bytes.values())), placed=True)
+    return Target(stages, step.seconds, ceil(scale * max(step.peak_bytes.values())), placed=True)
+
+
+def _on_grid(lengths: Lengths) -> Lengths:
+    """Rounded up on a grid of 1 %: most steps find what was asked before, and a plan that was found stays one that fits."""
+    mean, longest = (exp(ceil(log(max(tokens, 1.0)) / GRID) * GRID) for tokens in (lengths.mean, lengths.longest))
+    return Lengths(mean, longest)

@@ -65,6 +65,8 @@ class OutlinePlanner:
     """Holders of which only this tp, pp and dp are looked at, with any micro-batch and recomputation."""
     largest_node: int = 0
     """Devices between which the fast links run; 0: as many as the largest node of a kind has."""
+    tables: Tables = ()
+    """Options that another planner has priced, for the same outline and devices; none: they are priced here."""
 
     @cached_property
     def pricer(self) -> Pricer:
@@ -74,7 +76,7 @@ class OutlinePlanner:
     @cached_property
     def priced(self) -> Tables:
         """All options of every holder that fit on a device, in the workflow's order."""
-        return tuple(self.pricer.options(holder) for holder in self.outline.workflow.holders)
+        return self.tables or tuple(self.pricer.options(holder) for holder in self.outline.workflow.holders)
 
     @cached_property
     def options(self) -> Tables:

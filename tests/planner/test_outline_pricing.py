@@ -64,7 +64,7 @@ def test_steps_that_take_twice_as_long_teach_that_plans_take_about_twice_as_long
     told = {stage: 2 * seconds for option in options.values() for stage, seconds in option.seconds.items()}
     taught = pricing()
     for _ in range(10):
-        taught = taught.learn(plan, LENGTHS, told)
+        taught = taught.learn(plan, LENGTHS, told, 0)
     assert taught.step_seconds(plan, LENGTHS) == pytest.approx(2 * before, rel=0.1)
 
 
