@@ -117,8 +117,11 @@ class OutlinePricing:
             ends = options[sync.source].layout, options[sync.target].layout
             one_node = len(set(node.values())) == 1
             syncs[sync.source, sync.target] = pricer.sync_seconds(sync.target, *ends, one_node=one_node)
-        stages = {stage: seconds for option in options.values() for stage, seconds in option.seconds.items()}
-        return overlap(workflow, used, Timings(stages, syncs)).seconds
+        return overlap(workflow, used, Timings(_by_stage(options), syncs)).seconds
+
+    def stage_seconds(self, plan: Plan, lengths: Lengths) -> Mapping[str, float]:
+        """Of every model-stage by itself."""
+        return _by_stage(self._options(plan, self._pricer(_on_grid(lengths))))
 
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """See Pricing."""
@@ -222,6 +225,10 @@ class OutlinePricing:
     @cached_property
     def _stage_names(self) -> frozenset[str]:
         return frozenset(stage.name for stage in self.outline.workflow.stages)
+
+
+def _by_stage(options: Mapping[str, Option]) -> dict[str, float]:
+    return {stage: seconds for option in options.values() for stage, seconds in option.seconds.items()}
 
 
 def node_of(outline: Outline) -> dict[DeviceId, int]:

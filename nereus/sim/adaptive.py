@@ -13,9 +13,10 @@ from dataclasses import replace
 
 from nereus.control.effects import Decision, TransitionRecord
 from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost
+from nereus.control.phases import Planning
 from nereus.control.report import StepReport
 from nereus.control.state import JobState
-from nereus.emu.plan import DeviceId, Plan, StagePlan
+from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import NereusError
 from nereus.planner.outline_pricing import OutlinePricing
 from nereus.planner.pricing import Devices, Lengths
@@ -26,6 +27,7 @@ from nereus.sim.described import config_of
 from nereus.sim.endpoints import Choose, SimPorts
 from nereus.sim.facts import Facts, Unwritten
 from nereus.sim.outcome import Cause, Ledger, Outcome, outcome
+from nereus.sim.pool import Pool
 from nereus.sim.scenario import Scenario, StepTruth
 from nereus.sim.timeline import Change, PoolEvent
 
@@ -38,12 +40,9 @@ class Adaptive:
 
     def __init__(self, scenario: Scenario, name: str = "nereus", choose: Choose = propose) -> None:
         self.ledger = Ledger()
-        self._scenario, self._name, self._choose = scenario, name, choose
+        self._scenario, self._name, self.choose = scenario, name, choose
         self._facts = Facts()
-        self._pool = iter(scenario.timeline.events)
-        self._coming = next(self._pool, None)
-        self._there = set(scenario.timeline.start)
-        self._leaving: dict[DeviceId, float] = {}
+        self._pool = Pool(scenario.timeline)
         self._step = self._saved = 0
         self._step_s = 0.0
         self._driver: Driver | None = None
@@ -73,7 +72,7 @@ class Adaptive:
                 self.ledger.spend(began, scenario.duration_s, Cause.PAUSED, "no plan fits")
                 return
         self.ledger.spend(began, self._facts.now_s, Cause.PAUSED, "no plan fits")
-        ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self._choose)
+        ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self.choose)
         config = config_of(scenario.outline, scenario.models, scenario.states, first, scenario.policy)
         state = JobState(config=config, step=self._step, links=scenario.links)
         if self._driver_state is not None:
@@ -82,7 +81,7 @@ class Adaptive:
         self._driver = Driver(state, Ports(ports, ports, ports), Unwritten(), self._facts.clock)
         self._ports, self._told = ports, 0
         ports.starts_at_once = True
-        self._ask(JobStarted(devices=tuple(sorted(self._there.difference(self._leaving)))))
+        self._ask(JobStarted(devices=self._pool.usable))
         ports.starts_at_once = False
 
     _driver_state: JobState | None = None
@@ -90,7 +89,7 @@ class Adaptive:
 
     def _first_plan(self) -> dict[str, StagePlan] | None:
         scenario = self._scenario
-        pool = Devices(tuple(sorted(self._there.difference(self._leaving))), scenario.node_of)
+        pool = Devices(self._pool.usable, scenario.node_of)
         if not pool.ids:
             return None
         known = self._driver_state.pricing if self._driver_state else None
@@ -149,7 +148,7 @@ class Adaptive:
         self._step += 1
         self.ledger.spend(began, end, Cause.STEPS, what)
         self.ledger.steps.append((truth.seconds, truth.response_tokens))
-        self.ledger.device_s += truth.seconds * len(self._there)
+        self.ledger.device_s += truth.seconds * len(self._pool.there)
         if self._step % scenario.checkpoint_steps == 0:
             self._saved = self._step
         self._ask(BoundaryReached(report=_report(self._step, truth, driver.state)))
@@ -167,11 +166,23 @@ class Adaptive:
                 raise NereusError(f"the loop waits in {type(self._driver.state.phase).__name__}, and nothing is on its way")
             self._driver.post(fact)
         waited = self._facts.now_s
-        self.ledger.device_s += (waited - began) * len(self._there)
+        self.ledger.device_s += (waited - began) * len(self._pool.there)
         cause = Cause.RESTART if isinstance(event, JobStarted) else Cause.TRANSITION
         self.ledger.spend(began, waited, cause, "state moves")
         if self._is_stopped:
             self._down(self._ports.stopped or "")
+
+    @property
+    def horizon_steps(self) -> float:
+        """H_x of the replan that is under way."""
+        phase = self._driver.state.phase if self._driver else None
+        return phase.horizon_steps if isinstance(phase, Planning) else 0.0
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the plan in force cannot go on."""
+        phase = self._driver.state.phase if self._driver else None
+        return isinstance(phase, Planning) and phase.is_urgent
 
     @property
     def _is_stopped(self) -> bool:
@@ -181,25 +192,12 @@ class Adaptive:
 
     def _next(self, until_s: float) -> Event | None:
         """The next fact or news of the pool up to a time, and the clock with it."""
-        coming = self._coming.time_s if self._coming else float("inf")
-        fact = self._facts.next(min(until_s, coming))
-        if fact is not None or coming > until_s or self._coming is None:
+        coming_s = self._pool.coming_s
+        fact = self._facts.next(min(until_s, coming_s))
+        if fact is not None or coming_s > until_s or coming_s == float("inf"):
             return fact
-        self._facts.now_s = max(self._facts.now_s, coming)
-        return self._pool_changed(self._take_pool_event())
-
-    def _take_pool_event(self) -> PoolEvent:
-        event = self._coming
-        assert event is not None
-        self._coming = next(self._pool, None)
-        if event.change is Change.ARRIVED:
-            self._there.update(event.devices)
-        elif event.change is Change.GONE:
-            self._there.difference_update(event.devices)
-            self._leaving = {device: end for device, end in self._leaving.items() if device not in event.devices}
-        else:
-            self._leaving.update(dict.fromkeys(event.devices, event.gone_s))
-        return event
+        self._facts.now_s = max(self._facts.now_s, coming_s)
+        return self._pool_changed(self._pool.take())
 
     def _pool_changed(self, event: PoolEvent) -> PoolChanged:
         if event.change is Change.ARRIVED:
@@ -211,17 +209,18 @@ class Adaptive:
 
     def _pass_pool_event(self, until_s: float) -> bool:
         """Let time pass to the next change of the pool, with no job to tell; whether there was one."""
-        if self._coming is None or self._coming.time_s > until_s:
+        coming_s = self._pool.coming_s
+        if coming_s > until_s or coming_s == float("inf"):
             return False
-        begin, self._facts.now_s = self._facts.now_s, max(self._facts.now_s, self._coming.time_s)
-        self.ledger.device_s += (self._facts.now_s - begin) * len(self._there)
-        self._take_pool_event()
+        begin, self._facts.now_s = self._facts.now_s, max(self._facts.now_s, coming_s)
+        self.ledger.device_s += (self._facts.now_s - begin) * len(self._pool.there)
+        self._pool.take()
         return True
 
     def _pass_time(self, until_s: float) -> None:
         while self._pass_pool_event(until_s):
             pass
-        self.ledger.device_s += (until_s - self._facts.now_s) * len(self._there)
+        self.ledger.device_s += (until_s - self._facts.now_s) * len(self._pool.there)
         self._facts.now_s = until_s
 
     def _keep_news(self) -> None:
