@@ -53,13 +53,16 @@ class Decode:
         return self.slow * self.size.active * self.item_bytes / (self.tp * self.accelerator.memory_bytes_s)
 
     def ratios(self) -> dict[Ratio, float]:
-        """What an iteration waits for besides, over the ideal seconds. Pipeline ranks share a batch out among them."""
+        """What an iteration waits for besides, over the ideal seconds.
+
+        Pipeline ranks share a batch out among them: an iteration has as many slots as there are ranks, each for its part.
+        """
         ideal, ranks = self.ideal_s, self.tp * self.pp
         keys = self.concurrent * self.context * self.size.kv_bytes * self.item_bytes / HALF
         products = self.concurrent * self.size.forward_products(1.0)
         peak = self.accelerator.flops_s("bfloat16" if self.item_bytes == HALF else "float8")
         found = {
-            Ratio.KEYS: self.slow * keys / (ranks * self.accelerator.memory_bytes_s) / ideal,
+            Ratio.KEYS: self.slow * keys * self.size.kv_share(self.tp) / (self.pp * self.accelerator.memory_bytes_s) / ideal,
             Ratio.PRODUCTS: self.slow * 2 * products / (ranks * peak) / ideal,
             Ratio.SEQUENCES: SEQUENCE_S * self.concurrent / self.pp / ideal,
             Ratio.LAUNCH: LAUNCH_S * self.size.layers / ideal,
@@ -77,4 +80,4 @@ class Decode:
         rate = self.accelerator.network_bytes_s if across else self.accelerator.node_bytes_s
         message = self.concurrent / self.pp * self.size.hidden * HALF * 2 * (self.tp - 1) / self.tp
         latency = ROUND_S * log2(self.tp) * (5 if across else 1)
-        return 2 * self.size.layers * (latency + message * self.pp / self.pp / rate) * self.links.get(link, 1.0)
+        return 2 * self.size.layers * (latency + message / rate) * self.links.get(link, 1.0)

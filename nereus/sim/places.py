@@ -62,9 +62,9 @@ class Topology:
         """The distinct places of the EMUs."""
         links = tuple((link, condition.link(link, self.nodes)) for link in LinkClass)
         for (kind, groups), emus in self.alike.items():
-            slow = (
-                {max(condition.compute(device, node) for device, node in emu) for emu in emus} if condition.slows else {1.0}
-            )
+            slow = {1.0}
+            if condition.slows:
+                slow = {max(condition.compute(device, node) for device, node in emu) for emu in emus}
             yield from (Place(kind, groups, factor, links) for factor in slow)
 
 
