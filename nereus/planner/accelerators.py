@@ -8,11 +8,11 @@ lives only while it computes, since holders may share devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nereus.cost.accelerator import AcceleratorModel
 from nereus.cost.components import Component
@@ -98,6 +98,9 @@ class Pricer:
     """What was measured, by accelerator kind; others start from what ships with the kind."""
     largest_node: int = 0
     """Devices between which the fast links run; 0: as many as the largest node of the kind has here."""
+    told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Seconds and bytes that were told before: of a model-stage in a role, whoever holds it and however many devices there
+    are. May be shared between pricers of one outline at the same lengths that have learnt the same."""
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, int], ...]:
@@ -250,6 +253,14 @@ class Pricer:
         return replace(run, sequences=run.sequences / self.outline.workload.updates_per_step)
 
     def _memory(self, holder: str, kind: int, run: Execution) -> Mapping[Component, float]:
+        roles = tuple(self.outline.workflow.stage(stage).role for stage in self.outline.workflow.roles(holder))
+        key = "memory", self.architecture(holder).decoder, self.kinds[kind], roles[-1], _way(run)
+        if key not in self.told:
+            self.told[key] = self._counted(holder, kind, run)
+        found: Mapping[Component, float] = self.told[key]
+        return found
+
+    def _counted(self, holder: str, kind: int, run: Execution) -> Mapping[Component, float]:
         model, architecture, work = self._model(kind), self.architecture(holder), self.outline.workload
         if self.outline.workflow.stage(holder).role == GENERATION:
             return model.generation(run, architecture, self._rollout(architecture, run)).memory
@@ -260,6 +271,15 @@ class Pricer:
 
     def _seconds(self, stage: str, kind: int, run: Execution) -> float:
         """Of one model-stage in one RL step."""
+        one = self.outline.workflow.stage(stage)
+        role = one.name if one.role == GENERATION else one.role
+        key = "seconds", self.architecture(one.holder).decoder, self.kinds[kind], role, _way(run)
+        if key not in self.told:
+            self.told[key] = self._predicted(stage, kind, run)
+        found: float = self.told[key]
+        return found
+
+    def _predicted(self, stage: str, kind: int, run: Execution) -> float:
         workflow, model, work = self.outline.workflow, self._model(kind), self.outline.workload
         holder, role = workflow.stage(stage).holder, workflow.stage(stage).role
         architecture = self.architecture(holder)
@@ -284,6 +304,11 @@ class Pricer:
             kv_item_bytes=run.item_bytes,
             reserves=True,
         )
+
+
+def _way(run: Execution) -> tuple[Hashable, ...]:
+    """What tells two ways to run one holder on one kind apart."""
+    return run.tp, run.pp, run.dp, run.micro_batch, run.recompute, run.zero1
 
 
 def _parameters(architecture: Architecture) -> float:

@@ -8,12 +8,12 @@ A step is remembered when it is told and learnt from when a plan is next priced:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from math import ceil, exp, floor, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nereus.cost.accelerator import AcceleratorModel
 from nereus.cost.overlap import Timings, overlap
@@ -77,6 +77,8 @@ class OutlinePricing:
         default_factory=dict, init=False, compare=False, repr=False
     )
     """Whose options were priced before, by pool and lengths; of this pricing only, since efficiencies differ."""
+    told: dict[Lengths, dict[Hashable, Any]] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What their pricers have told, for pools of other sizes."""
 
     @cached_property
     def usable_bytes(self) -> float:
@@ -99,7 +101,11 @@ class OutlinePricing:
         if (pool.ids, at) not in self.planners:
             nodes = self._nodes(pool, self.memory_scale)
             self.planners[pool.ids, at] = OutlinePlanner(
-                outline=self._at(at, nodes), models=self.models, learnt=self._learnt, largest_node=self._largest_node
+                outline=self._at(at, nodes),
+                models=self.models,
+                learnt=self._learnt,
+                largest_node=self._largest_node,
+                told=self.told.setdefault(at, {}),
             )
         planner = self.planners[pool.ids, at]
         if like is not None:

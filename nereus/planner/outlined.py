@@ -5,11 +5,12 @@ Outline -> options of every holder (accelerators.py) -> Problem -> solve -> Plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -65,13 +66,15 @@ class OutlinePlanner:
     """Holders of which only this tp, pp and dp are looked at, with any micro-batch and recomputation."""
     largest_node: int = 0
     """Devices between which the fast links run; 0: as many as the largest node of a kind has."""
+    told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What pricers of this outline at these lengths have told before; see Pricer."""
     tables: Tables = ()
     """Options that another planner has priced, for the same outline and devices; none: they are priced here."""
 
     @cached_property
     def pricer(self) -> Pricer:
         """The options on the devices that are planned for."""
-        return Pricer(self._cut, self.models, self.learnt, self.largest_node)
+        return Pricer(self._cut, self.models, self.learnt, self.largest_node, self.told)
 
     @cached_property
     def priced(self) -> Tables:

@@ -2,8 +2,8 @@
 
     stretches between changes of the pool, plans on each (swept on the world) -> steps completed by the end of each stretch
 
-It knows the whole trace, the world's own seconds without noise, and moves state at no less than the links allow: what it
-finds is at least what any policy can reach. More steps done by a given time are never worse, so one number per plan is enough.
+It knows the whole trace and the world's own seconds without noise, and moves state at no less than the links allow: what it
+finds is at least what any policy can reach. More steps by a given time are never worse, so one number per plan is enough.
 """
 
 from __future__ import annotations

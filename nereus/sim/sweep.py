@@ -5,9 +5,10 @@ devices, lengths -> OutlinePricing.search (K plans of distinct shape) -> those t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import log
 from typing import TypeAlias
 
 from nereus.emu.plan import DeviceId, Plan, StagePlan
@@ -22,6 +23,9 @@ Stages: TypeAlias = Mapping[str, StagePlan]
 SWEPT = 12
 """Plans of distinct shape that are tried on the world: the best of them is within noise of the best of thirty."""
 
+BAND = 0.1
+"""Of the logs of lengths, within which the same plans are tried: their order is the world's, at the lengths themselves."""
+
 MARGINS = (1.0, 1.3, 1.8)
 """Of counted memory, for which plans are looked for: the world takes another amount than is counted, and no baseline may
 lack a plan that would have fit."""
@@ -34,8 +38,13 @@ class Sweep:
     scenario: Scenario
 
     @cached_property
-    def _shapes(self) -> dict[tuple[tuple[int, ...], Lengths], tuple[Stages, ...]]:
+    def _shapes(self) -> dict[tuple[tuple[int, ...], int, int], tuple[Stages, ...]]:
         return {}
+
+    @cached_property
+    def _pricings(self) -> tuple[OutlinePricing, ...]:
+        scenario = self.scenario
+        return tuple(OutlinePricing(outline=scenario.outline, models=scenario.models, memory_scale=m) for m in MARGINS)
 
     @cached_property
     def _plans(self) -> dict[tuple[tuple[DeviceId, ...], Lengths], tuple[Plan, ...]]:
@@ -46,9 +55,10 @@ class Sweep:
         at = lengths.rounded
         if (usable, at) not in self._plans:
             sizes = tuple(len(devices) for devices in Devices(usable, self.scenario.node_of).nodes.values())
-            if (sizes, at) not in self._shapes:
-                self._shapes[sizes, at] = self._looked_for(usable, at)
-            self._plans[usable, at] = tuple(Plan(0, _on(usable, stages)) for stages in self._shapes[sizes, at])
+            band = sizes, round(log(at.mean) / BAND), round(log(at.longest) / BAND)
+            if band not in self._shapes:
+                self._shapes[band] = self._looked_for(usable, at)
+            self._plans[usable, at] = self._fastest([Plan(0, _on(usable, shape)) for shape in self._shapes[band]], at)
         return self._plans[usable, at]
 
     def best(self, usable: tuple[DeviceId, ...], lengths: Lengths) -> Plan | None:
@@ -64,18 +74,17 @@ class Sweep:
         """By position in the pool."""
         if not usable:
             return ()
-        scenario, wanted = self.scenario, PlannedLengths(lengths.mean, lengths.longest)
+        wanted = PlannedLengths(lengths.mean, lengths.longest)
+        pool = Devices(usable, self.scenario.node_of)
         targets: list[Target] = []
-        for scale in MARGINS:
-            pricing = OutlinePricing(outline=scenario.outline, models=scenario.models, memory_scale=scale)
-            targets += pricing.search(Devices(usable, scenario.node_of), wanted, SWEPT)
-        distinct = {str(sorted((n, str(p)) for n, p in t.stages.items())): dict(t.stages) for t in targets}
-        fitting = []
-        for at, stages in enumerate(distinct.values()):
-            plan = Plan(0, _on(usable, stages))
-            if self.fits(plan, lengths):
-                fitting.append((scenario.truth.step(plan, lengths).seconds, at, stages))
-        return tuple(stages for _, _, stages in sorted(fitting, key=lambda one: one[:2]))
+        for pricing in self._pricings:
+            targets += pricing.search(pool, wanted, SWEPT)
+        distinct = {str(sorted((name, str(plan)) for name, plan in t.stages.items())): t.stages for t in targets}
+        return tuple(distinct.values())
+
+    def _fastest(self, plans: Sequence[Plan], lengths: Lengths) -> tuple[Plan, ...]:
+        fitting = [(self.scenario.truth.step(p, lengths).seconds, i) for i, p in enumerate(plans) if self.fits(p, lengths)]
+        return tuple(plans[i] for _, i in sorted(fitting))
 
 
 def _on(usable: tuple[DeviceId, ...], stages: Stages) -> Stages:
