@@ -20,13 +20,13 @@ from nereus.sim.scenario import Scenario
 
 Stages: TypeAlias = Mapping[str, StagePlan]
 
-SWEPT = 12
+SWEPT = 8
 """Plans of distinct shape that are tried on the world: the best of them is within noise of the best of thirty."""
 
 BAND = 0.1
 """Of the logs of lengths, within which the same plans are tried: their order is the world's, at the lengths themselves."""
 
-MARGINS = (1.0, 1.3, 1.8)
+MARGINS = (1.0, 1.4)
 """Of counted memory, for which plans are looked for: the world takes another amount than is counted, and no baseline may
 lack a plan that would have fit."""
 
