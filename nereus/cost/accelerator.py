@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nereus.cost.components import Component, MemoryScales, fullest_components, generation_components
+from nereus.cost.components import Component, MemoryScales, fullest_components, generation_components, training_components
 from nereus.cost.efficiency import Efficiencies
 from nereus.cost.execution import PLAIN, Execution, Regime
 from nereus.cost.generation import Rollout, concurrent_sequences, generation_workload
@@ -69,6 +69,8 @@ class Measured:
     model: Architecture
     seconds: float
     peak_bytes: float | None = None
+    rank: int | None = None
+    """Of the pipeline, whose peak that is; None: of the fullest."""
     weight: float = 1.0
     """How much it counts: less for plans that nobody would run."""
 
@@ -112,6 +114,11 @@ class AcceleratorModel:
         """Bytes of the fullest device of a training update, without its seconds."""
         return self.scales.by_component(fullest_components(run, model))
 
+    def reported_peak(self, run: Execution, model: Architecture, rank: int | None = None) -> float:
+        """Peak bytes that a run reports of a pipeline rank (None: the fullest): no more than its device has."""
+        peak = self.scales.peak_bytes(_reported(run, model, rank))
+        return min(peak, run.hardware.accelerator.memory_bytes)
+
     def inference_memory(self, run: Execution, model: Architecture) -> Mapping[Component, float]:
         """The same of forward passes."""
         return self.scales.by_component(generation_components(run, model, 0.0))
@@ -129,8 +136,9 @@ class AcceleratorModel:
         peaks = [one for one in measured if one.peak_bytes is not None]
         scales = self.scales
         if peaks:
-            components = [fullest_components(one.run, one.model) for one in peaks]
-            scales = scales.learn(components, [one.peak_bytes or 0.0 for one in peaks])
+            components = [_reported(one.run, one.model, one.rank) for one in peaks]
+            capacities = [one.run.hardware.accelerator.memory_bytes for one in peaks]
+            scales = scales.learn(components, [one.peak_bytes or 0.0 for one in peaks], capacities)
         works = [training_workload(one.run, one.model, near_capacity=_pressed(one)) for one in measured]
         seconds, weights = [one.seconds for one in measured], [one.weight for one in measured]
         return replace(self, efficiencies=self.efficiencies.learn(works, seconds, weights), scales=scales)
@@ -151,6 +159,10 @@ class AcceleratorModel:
         fits = peak <= (1 - HEADROOM) * run.hardware.accelerator.memory_bytes
         seconds = self.seconds(work)
         return Prediction(seconds, seconds, work, self.scales.by_component(components), fits)
+
+
+def _reported(run: Execution, model: Architecture, rank: int | None) -> NDArray[np.float64]:
+    return fullest_components(run, model) if rank is None else training_components(run, model, ranks=(rank,))
 
 
 def _pressed(measured: Measured) -> bool:

@@ -44,7 +44,7 @@ class Component(StrEnum):
     LOGITS = "logits"
     KV_CACHE = "kv_cache"
     SENDS = "sends"
-    """Buffers of pipeline hops."""
+    """Buffers of messages, one per direction: of pipeline hops, and of what sequence parallelism gathers."""
     WORKSPACE = "workspace"
     RESIDENT = "resident"
     """Idle model-stages on the same device."""
@@ -73,7 +73,7 @@ class Footprint:
 
 SCALES: Mapping[Component, tuple[float, float]] = {
     Component.PARAMETERS: (1.0, 0.05),
-    Component.GRADIENTS: (1.0, 0.3),
+    Component.GRADIENTS: (1.0, 0.05),
     Component.OPTIMIZER: (1.0, 0.05),
     Component.ACTIVATIONS: (1.1, 0.1),
     Component.ACTIVATIONS_OUTSIDE: (1.0, 0.2),
@@ -84,7 +84,7 @@ SCALES: Mapping[Component, tuple[float, float]] = {
     Component.RESIDENT: (1.0, 0.02),
 }
 """Scale and its spread (in logs) before a peak was measured: bytes by shape are exact, copies and fragmentation are not.
-How many copies of gradients there are, and in which precision, is the framework's choice: that scale is the least sure."""
+How many copies of gradients there are, and in which precision, the regime declares."""
 
 
 def training_components(
@@ -126,16 +126,17 @@ def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float)
     layers, parameters = split_layers(run, model)[rank], rank_parameters(run, model, rank)
     in_flight = min(run.pp - rank, run.micro_batches)
     tokens, hidden, item = run.micro_tokens, model.decoder.hidden_size, run.item_bytes
-    inside, outside = model.kept_inside(run.tp), model.kept_outside(run.norm_shards)
+    inside, outside = model.kept_inside(run.tp), model.kept_outside(run.norm_shards, gathered=run.keeps_gathered)
+    buckets = run.regime.bucket_bytes if run.dp > 1 else 0
     kept = tokens * in_flight * layers * item
     found = {
         Component.PARAMETERS: parameters * item,
-        Component.GRADIENTS: parameters * (run.regime.gradient_bytes + run.regime.extra_gradient_bytes),
+        Component.GRADIENTS: parameters * (run.regime.gradient_bytes + buckets),
         Component.OPTIMIZER: parameters * MASTER_BYTES / (run.dp if run.zero1 else 1),
         Component.ACTIVATIONS: kept * inside,
         Component.ACTIVATIONS_OUTSIDE: kept * outside,
         Component.LOGITS: LOGIT_COPIES_BYTES * tokens * model.decoder.vocab_size / run.tp * (rank == run.pp - 1),
-        Component.SENDS: 2 * tokens * hidden * item / run.norm_shards * (run.pp > 1),
+        Component.SENDS: 2 * tokens * hidden * item * ((run.pp > 1) / run.norm_shards + (run.norm_shards > 1)),
         Component.RESIDENT: resident_bytes,
     }
     if run.recompute is Recompute.FULL:
@@ -173,14 +174,22 @@ class MemoryScales:
         fullest = scaled[int(scaled.sum(axis=1).argmax())]
         return dict(zip(Component, (float(value) for value in fullest), strict=True))
 
-    def learn(self, components: Sequence[NDArray[np.float64]], peaks: Sequence[float]) -> MemoryScales:
-        """These scales after measured peaks (bytes)."""
+    def learn(
+        self, components: Sequence[NDArray[np.float64]], peaks: Sequence[float], capacities: Sequence[float]
+    ) -> MemoryScales:
+        """These scales after measured peaks, on devices of these capacities (bytes): none reports more than it has."""
         ranks = max(len(rows) for rows in components)
         stacked = np.zeros((len(components), ranks, len(Component)))
         for n, rows in enumerate(components):
             stacked[n, : len(rows)] = rows
         prior = np.log(self.vector)
         spread = np.array([self.values[part][1] for part in Component])
-        found = fit(lambda scales: (stacked @ scales).max(axis=1), np.asarray(peaks, dtype=float), prior, spread)
+        most = np.asarray(capacities, dtype=float)
+
+        def predict(scales: Vector) -> Vector:
+            reported: Vector = np.minimum((stacked @ scales).max(axis=1), most)
+            return reported
+
+        found = fit(predict, np.asarray(peaks, dtype=float), prior, spread)
         pairs = zip(np.exp(found.log), found.spread, strict=True)
         return replace(self, values={part: (float(v), float(s)) for part, (v, s) in zip(Component, pairs, strict=True)})

@@ -124,9 +124,12 @@ class Architecture:
         inside = 2 * (self.query_width / tp + self.kv_width(tp)) + self.mlp_matrices * self.active_ffn / tp
         return outside + inside
 
-    def kept_outside(self, shards: int) -> float:
-        """Elements that autograd keeps per token outside TP regions: the input and output of two norms."""
-        return 4.0 * self.decoder.hidden_size / shards
+    def kept_outside(self, shards: int, *, gathered: bool = False) -> float:
+        """Elements that autograd keeps per token outside TP regions: the input and output of two norms.
+
+        `gathered`: the outputs are kept as the products after them need them, whole.
+        """
+        return self.decoder.hidden_size * (2.0 / shards + (2.0 if gathered else 2.0 / shards))
 
     def kept_inside(self, tp: int) -> float:
         """Elements kept per token inside TP regions: q, k, v and what attention gives (flash attention keeps no square),

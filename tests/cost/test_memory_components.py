@@ -57,6 +57,30 @@ def test_sequence_parallelism_shares_out_what_is_outside_of_tp_regions() -> None
     assert _bytes(shared, Component.ACTIVATIONS) == _bytes(plain, Component.ACTIVATIONS)
 
 
+def test_what_was_gathered_and_kept_is_the_input_of_two_products_whole() -> None:
+    """Korthikanti et al. 2022 share out all that is outside, and gather the two inputs again in the backward."""
+    shared, kept = (
+        training_components(execution(tp=8, sequence_parallel=True, keeps_gathered=kept), LLAMA_8B) for kept in (False, True)
+    )
+    whole = 2 * 32 * 4096 * 4096 * 2
+    part = Component.ACTIVATIONS_OUTSIDE
+    assert _bytes(kept, part) - _bytes(shared, part) == pytest.approx(whole * 7 / 8)
+
+
+def test_what_is_gathered_passes_through_a_buffer_per_direction() -> None:
+    alone = training_components(execution(tp=8), LLAMA_8B)
+    shared = training_components(execution(tp=8, sequence_parallel=True), LLAMA_8B)
+    assert _bytes(alone, Component.SENDS) == 0
+    assert _bytes(shared, Component.SENDS) == 2 * 4096 * 4096 * 2
+
+
+def test_buckets_of_gradients_are_there_for_replicas_only() -> None:
+    single = training_components(execution(regime=NANOTRON), LLAMA_8B)
+    several = training_components(execution(regime=NANOTRON, dp=4), LLAMA_8B)
+    assert _bytes(single, Component.GRADIENTS) == pytest.approx(4 * 8.03e9, rel=1e-3)
+    assert _bytes(several, Component.GRADIENTS) == pytest.approx(6 * 8.03e9, rel=1e-3)
+
+
 @settings(deadline=None)
 @given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8]), st.integers(1, 8), st.floats(0, 1e10))
 def test_components_add_up_to_the_peak(tp: int, pp: int, micro: int, resident: float) -> None:
@@ -100,10 +124,27 @@ def test_measured_peaks_scale_what_they_are_made_of() -> None:
     rows = [training_components(execution(tp=tp, micro_batch=micro), LLAMA_8B) for tp in (2, 4, 8) for micro in (1, 2, 4, 8)]
     truth = MemoryScales({**MemoryScales().values, Component.ACTIVATIONS: (1.4, 0.1)})
     peaks = [truth.peak_bytes(row) for row in rows]
-    learnt = MemoryScales().learn(rows, peaks)
+    learnt = MemoryScales().learn(rows, peaks, [max(peaks)] * len(rows))
     assert [learnt.peak_bytes(row) for row in rows] == pytest.approx(peaks, rel=0.05)
     assert learnt.values[Component.ACTIVATIONS][0] > MemoryScales().values[Component.ACTIVATIONS][0]
     assert learnt.values[Component.KV_CACHE] == MemoryScales().values[Component.KV_CACHE]
+
+
+def test_a_full_device_says_nothing_of_what_was_asked_of_it() -> None:
+    """An allocator holds on to freed blocks until the device is full: from there on its peak is the capacity."""
+    rows = [training_components(execution(tp=2, micro_batch=micro), LLAMA_8B) for micro in (1, 2, 4, 8)]
+    capacity = MemoryScales().peak_bytes(rows[1])
+    learnt = MemoryScales().learn(rows, [min(MemoryScales().peak_bytes(row), capacity) for row in rows], [capacity] * 4)
+    assert learnt.peak_bytes(rows[3]) == pytest.approx(MemoryScales().peak_bytes(rows[3]), rel=1e-3)
+
+
+def test_what_a_run_reports_is_the_peak_of_one_rank_on_a_device() -> None:
+    run = execution(pp=4, sequences=1, tokens=16_384)
+    first, last = (MODEL.scales.peak_bytes(training_components(run, LLAMA_8B, ranks=(rank,))) for rank in (0, 3))
+    assert first < last, "one micro-batch in flight, and the logits on the last rank"
+    assert MODEL.reported_peak(run, LLAMA_8B, 0) == pytest.approx(first)
+    assert MODEL.reported_peak(run, LLAMA_8B) == pytest.approx(last)
+    assert MODEL.reported_peak(replace(run, tokens=1e6), LLAMA_8B) == 80 * 2**30
 
 
 def test_a_plan_that_may_stall_is_a_gamble_and_one_that_cannot_is_not() -> None:
