@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nereus.cost.execution import MEGATRON, NANOTRON, Execution, Recompute
+from nereus.cost.execution import MEGATRON_2021, NANOTRON, Execution, Recompute
 from nereus.cost.layer import Architecture
 from nereus.spec.decoder import Decoder
 from nereus.spec.hardware import ACCELERATORS, GIB, Hardware
+from nereus.spec.policy import HEADROOM
 
 SWEEP_TOKENS, SWEEP_SEQUENCES = 4096, 256
 
@@ -42,6 +43,11 @@ class Row:
     @property
     def ran(self) -> bool:
         return self.seconds is not None
+
+    @property
+    def usable_bytes(self) -> float:
+        """Of the fullest device: the same headroom for everybody."""
+        return (1 - HEADROOM) * self.run.hardware.accelerator.memory_bytes
 
 
 def read(folder: Path, name: str) -> Iterator[dict[str, str]]:
@@ -133,7 +139,7 @@ def _megatron_a100(line: dict[str, str], *, zero1: bool = False) -> Execution:
         tokens=int(line["seqlen"]),
         zero1=zero1,
         recompute=Recompute.FULL,
-        regime=MEGATRON,
+        regime=MEGATRON_2021,
     )
 
 

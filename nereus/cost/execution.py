@@ -6,7 +6,7 @@ efficiencies stay about hardware and carry over to other software.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import ceil
 
@@ -42,6 +42,8 @@ class Regime:
     """Per parameter in the gradients that are kept and reduced over the replicas."""
     bucket_bytes: int = 0
     """Per parameter in buckets that replicas reduce beside those: half-precision ones next to a float32 sum (DDP)."""
+    writes_scores: bool = False
+    """Whether attention computes the whole square of scores and writes it to memory, as it did before FlashAttention."""
     overlaps_gradients: bool = False
     """Whether the reduction of gradients hides behind the backward of the last micro-batch."""
     pipelined_dispatch: bool = False
@@ -76,6 +78,9 @@ PLAIN = Regime()
 
 MEGATRON = Regime(name="megatron", replicas_inside=True)
 """Megatron-LM as its papers describe it: an even split of layers, float32 gradients in one buffer."""
+
+MEGATRON_2021 = replace(MEGATRON, name="megatron-2021", writes_scores=True)
+"""The same before FlashAttention."""
 
 NANOTRON = Regime(
     name="nanotron",
