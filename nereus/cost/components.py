@@ -87,7 +87,8 @@ SCALES: Mapping[Component, tuple[float, float]] = {
     Component.RESIDENT: (1.0, 0.02),
 }
 """Scale and its spread (in logs) before a peak was measured: bytes by shape are exact, copies and fragmentation are not.
-How many copies of gradients there are, and in which precision, the regime declares."""
+What the regime says of gradients, a framework may not do: 2 to 8 bytes of them around the nominal 4 are a factor of two
+either way, at two deviations."""
 
 
 MEDIAN_OFF = 0.6745
