@@ -9,6 +9,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.costing.contest import calibrated, guess, least_model_parallelism
+from benchmarks.costing.hidden import kept_by_degree, switched
 from benchmarks.costing.measured import Row, gpt_a100, sweep_h100, topology_a100
 from benchmarks.costing.score import Guess, preference, score
 
@@ -35,19 +36,26 @@ def judge_sweep(folder: Path) -> dict[str, Any]:
     large, small = [row for row in rows if row.group[1] == LARGE], [row for row in rows if row.group[1] != LARGE]
     left_out, rule = [], []
     for name in models:
-        model = calibrated("H100", [row for row in rows if row.group[0] != name])
-        own = [row for row in rows if row.group[0] == name]
+        seen, own = _revealed([row for row in rows if row.group[0] != name], [row for row in rows if row.group[0] == name])
+        model = calibrated("H100", seen)
         left_out += [guess(model, row) for row in own]
         rule += [least_model_parallelism(model, row) for row in own]
-    scaled = calibrated("H100", small)
+    known_small, known_large = _revealed(small, large)
+    scaled = calibrated("H100", known_small)
     unseen = calibrated("H100")
     return {
         "each_model_left_out": score(left_out),
-        "fitted_8_to_32_judged_at_64": score([guess(scaled, row) for row in large]),
-        "with_three_probes": score(_probed(small, large)),
+        "fitted_8_to_32_judged_at_64": score([guess(scaled, row) for row in known_large]),
+        "with_three_probes": score(_probed(known_small, known_large)),
         "nothing_measured": score([guess(unseen, row) for row in rows]),
         "least_model_parallelism": score(rule, times=False),
     }
+
+
+def _revealed(seen: Sequence[Row], judged: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Both with the sweep's hidden switch as the seen ones tell it."""
+    kept = kept_by_degree(calibrated("H100"), seen)
+    return switched(seen, kept), switched(judged, kept)
 
 
 def _probed(small: Sequence[Row], large: Sequence[Row]) -> list[Guess]:

@@ -17,6 +17,7 @@ from nereus.spec.declared import Declared, Real, Whole
 from nereus.spec.devices import MAX_DEVICES_PER_NODE, MAX_NODES
 from nereus.spec.hardware import ACCELERATORS
 from nereus.spec.hf_config import HfModel, parse_hf_config
+from nereus.spec.policy import HEADROOM
 from nereus.spec.problems import Problem, from_validation, refuse, unknown
 from nereus.spec.reading import read_data
 from nereus.spec.sizes import Bytes
@@ -117,7 +118,7 @@ class Outline(Declared):
     """Whether norms and residuals are sharded along the sequence under TP."""
     framework: Literal["plain", "megatron"] = "plain"
     """Whose habits the training has: how ranks are numbered and gradients kept."""
-    headroom: Real = Field(default=0.1, ge=0, lt=1)
+    headroom: Real = Field(default=HEADROOM, ge=0, lt=1)
     """Share of a device's memory that a plan leaves free (paper, section 4.2)."""
 
     @property
