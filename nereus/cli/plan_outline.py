@@ -16,11 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from nereus.cli.plan import Asked
+from nereus.cli.plan_measured import calibration_dict, option_dict, probe_dict, show_calibration, show_probes, what_is_known
 from nereus.emu.plan import spans
 from nereus.errors import UserError
 from nereus.integrations.verl import overrides as verl
 from nereus.planner.found import Report
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.probes import Probe, suggest
 from nereus.spec.lengths import read_lengths
 from nereus.spec.outline import parse_outline, read_models
 
@@ -39,6 +41,8 @@ class Answer:
     """Of pricing and search."""
     forbidden: str = ""
     """Why the framework that a plan is written for cannot run on these devices."""
+    probes: tuple[Probe, ...] = ()
+    """Runs whose times would change the choice the most."""
 
     @property
     def problem(self) -> str:
@@ -57,6 +61,7 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     outline = parse_outline(data)
     models = read_models(outline, path.absolute().parent)
     growth = read_lengths(asked.lengths) if asked.lengths else ()
+    known = what_is_known(asked, outline, models)
     if asked.export not in (None, "verl"):
         raise UserError(f"--export: {asked.export!r} is not allowed; plans can be written for verl {verl.VERSION}")
     answers = []
@@ -65,7 +70,7 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
         planner = OutlinePlanner(
             outline=outline,
             models=models,
-            learnt={},
+            learnt=known.learnt,
             num_devices=count,
             one_pool=asked.export is not None,
             unpiped=verl.SERVED if asked.export else frozenset(),
@@ -73,12 +78,22 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
         forbidden = verl.forbids(planner.pricer.outline) if asked.export else ""
         plans, report = ((), Report()) if forbidden else planner.best(asked.top, time.perf_counter)
         seconds = time.perf_counter() - began
-        found = Answer(count=count, planner=planner, plans=plans, report=report, seconds=seconds, forbidden=forbidden)
+        found = Answer(
+            count=count,
+            planner=planner,
+            plans=plans,
+            report=report,
+            seconds=seconds,
+            forbidden=forbidden,
+            probes=suggest(planner, asked.suggest_probes, known.ran) if asked.suggest_probes and plans else (),
+        )
         answers.append(found)
     if asked.as_json:
-        print(json.dumps({"job": outline.name, "answers": [_as_dict(a, asked, growth) for a in answers]}))  # noqa: T201
+        answered = {"job": outline.name, "answers": [_as_dict(a, asked, growth) for a in answers]}
+        print(json.dumps(answered | calibration_dict(known)))  # noqa: T201
         return
     console = Console()
+    show_calibration(console, known)
     for answer in answers:
         _show(console, answer, asked, growth)
 
@@ -127,6 +142,8 @@ def _as_dict(answer: Answer, asked: Asked, growth: Sequence[tuple[int, float]]) 
         found["reasons"] = [reason.sentence for reason in answer.planner.reasons()]
     if growth:
         found["forecast"] = _forecast(answer, growth)
+    if asked.suggest_probes:
+        found["probes"] = [probe_dict(answer.planner.pricer, probe) for probe in answer.probes]
     if asked.export and answer.plans:
         found["export"] = {"framework": f"verl {verl.VERSION}", "overrides": _overrides(answer)}
     return found
@@ -144,13 +161,7 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
         "stage_seconds": {stage: taken for option in plan.options.values() for stage, taken in option.seconds.items()},
         "holders": {
             holder: {
-                "kind": pricer.kind_name(option.kind),
-                "tp": option.run.tp,
-                "pp": option.run.pp,
-                "dp": option.run.dp,
-                "micro_batch": option.run.micro_batch,
-                "recompute": option.recomputes,
-                "zero1": option.run.zero1,
+                **option_dict(pricer, option),
                 "devices": list(plan.devices[holder]),
                 "memory_bytes": {str(part): round(size) for part, size in option.memory.items() if size},
                 "resident_bytes": round(option.resident_bytes),
@@ -189,6 +200,8 @@ def _show(console: Console, answer: Answer, asked: Asked, growth: Sequence[tuple
     console.print(_plan_table(answer, answer.plans[0]), _memory_table(answer, answer.plans[0]))
     for sentence in _sentences(answer, asked, growth):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    if asked.suggest_probes:
+        show_probes(console, answer.probes)
     if asked.export:
         console.print(f"Plan 1 for verl {verl.VERSION}:", highlight=False)
         for line in _overrides(answer):

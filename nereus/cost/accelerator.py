@@ -137,13 +137,14 @@ class AcceleratorModel:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data to save."""
-        scales = {part.value: list(scale) for part, scale in self.scales.values.items()}
+        scales = {part.value: {"scale": scale, "spread": spread} for part, (scale, spread) in self.scales.values.items()}
         return {"efficiencies": self.efficiencies.as_json(), "memory_scales": scales}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AcceleratorModel:
         """What `as_json` gave."""
-        saved = {Component(name): (float(scale), float(spread)) for name, (scale, spread) in data["memory_scales"].items()}
+        scales = data["memory_scales"].items()
+        saved = {Component(name): (float(one["scale"]), float(one["spread"])) for name, one in scales}
         return cls(Efficiencies.from_json(data["efficiencies"]), MemoryScales({**MemoryScales().values, **saved}))
 
     def _prediction(self, run: Execution, work: Workload, components: NDArray[np.float64]) -> Prediction:

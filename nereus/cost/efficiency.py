@@ -23,7 +23,13 @@ class Efficiency(NamedTuple):
     value: float
     spread: float
     """Standard deviation of its log: 0.5 means within a factor of 1.6, two times out of three."""
-    measured: bool = False
+    observations: int = 0
+    """Measured runs in which it occurred; 0 for what is still a guess."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether any measurement touched it."""
+        return self.observations > 0
 
 
 UNSEEN: Mapping[OpClass, Efficiency] = {
@@ -77,15 +83,19 @@ class Efficiencies:
         """Predicted seconds of a workload."""
         return seconds_of(work, self.inverse)
 
-    def uncertainty(self, work: Workload) -> float:
-        """Relative standard deviation of that prediction, from the spreads of the classes it is made of."""
+    def sensitivity(self, work: Workload) -> Vector:
+        """How much the log of that prediction rises where one class is slower by its spread, in the order of `OpClass`."""
         stacked, inverse = stack([work]), self.inverse
-        base, variance = float(seconds(stacked, inverse)[0]), 0.0
+        base, found = float(seconds(stacked, inverse)[0]), np.zeros(len(OpClass))
         for op in (op for op in OpClass if stacked.used[op.position]):
             nudged = inverse.copy()
             nudged[op.position] *= np.exp(self.values[op].spread)
-            variance += float(np.log(seconds(stacked, nudged)[0] / base)) ** 2
-        return float(np.sqrt(variance))
+            found[op.position] = np.log(seconds(stacked, nudged)[0] / base)
+        return found
+
+    def uncertainty(self, work: Workload) -> float:
+        """Relative standard deviation of that prediction, from the spreads of the classes it is made of."""
+        return float(np.linalg.norm(self.sensitivity(work)))
 
     def learn(
         self, works: Sequence[Workload], measured: Sequence[float], weights: Sequence[float] | None = None
@@ -111,7 +121,8 @@ class Efficiencies:
         found = fit(predict, times, prior[used], spread[used], weights=chosen, least=least[used], common=common[used])
         values = dict(self.values)
         for op, log, width in zip((op for op in OpClass if used[op.position]), found.log, found.spread, strict=True):
-            values[op] = Efficiency(float(np.exp(-log)), float(width), measured=True)
+            seen = self.values[op].observations + int(stacked.occurrences[op.position])
+            values[op] = Efficiency(float(np.exp(-log)), float(width), seen)
         count = self.num_measured + len(works)
         return replace(self, values=values, num_measured=count, source=f"{count} measured runs")
 
@@ -129,12 +140,15 @@ class Efficiencies:
             "source": self.source,
             "num_measured": self.num_measured,
             "common": self.common,
-            "classes": {op.value: list(known) for op, known in self.values.items()},
+            "classes": {op.value: known._asdict() for op, known in self.values.items()},
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Efficiencies:
         """What `as_json` gave; classes that are newer than the file are unseen."""
-        saved = {OpClass(name): Efficiency(float(v), float(s), bool(m)) for name, (v, s, m) in data["classes"].items()}
+        saved = {
+            OpClass(name): Efficiency(float(one["value"]), float(one["spread"]), int(one["observations"]))
+            for name, one in data["classes"].items()
+        }
         common = float(data.get("common", 0.0))
         return cls(str(data["kind"]), {**UNSEEN, **saved}, int(data["num_measured"]), str(data["source"]), common)

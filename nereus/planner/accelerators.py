@@ -13,16 +13,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.accelerator import AcceleratorModel, Prediction
 from nereus.cost.components import Component
 from nereus.cost.execution import MEGATRON, PLAIN, Execution, Recompute
-from nereus.cost.generation import Rollout, kv_token_bytes
+from nereus.cost.generation import Rollout, concurrent_sequences, kv_room_bytes, kv_token_bytes
 from nereus.cost.layer import Architecture
 from nereus.cost.priors import shipped
+from nereus.cost.saved import Learnt
 from nereus.spec.decoder import tp_degrees
 from nereus.spec.hardware import ACCELERATORS, Hardware
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Nodes, Outline
+from nereus.spec.plan_file import PlannedStage
 from nereus.spec.workflow import GENERATION, TRAINING
 
 REGIMES = {"plain": PLAIN, "megatron": MEGATRON}
@@ -84,8 +86,8 @@ class Pricer:
 
     outline: Outline
     models: Mapping[str, HfModel]
-    learnt: Mapping[str, AcceleratorModel]
-    """What was measured, by accelerator kind; others start from what ships with the kind."""
+    learnt: Learnt
+    """What was measured, by accelerator kind and role; others start from what ships with the kind."""
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, int], ...]:
@@ -134,6 +136,20 @@ class Pricer:
             return None
         seconds = {stage: self._seconds(stage, kind, run) for stage in self.outline.workflow.roles(holder)}
         return Option(holder=holder, kind=kind, run=run, seconds=seconds, memory=memory)
+
+    def execution(self, holder: str, kind: int, choice: PlannedStage) -> Execution:
+        """How a holder runs that a person planned. Generation without a micro-batch takes as many sequences at a time as
+        the memory that a plan may fill has room for, fully grown."""
+        run = self._run(holder, kind, choice.tp, choice.pp, choice.dp)
+        recompute = Recompute.FULL if choice.recompute else Recompute.NONE
+        run = replace(run, micro_batch=choice.micro_batch, zero1=choice.zero1, recompute=recompute)
+        if self.outline.workflow.stage(holder).role != GENERATION or "micro_batch" in choice.model_fields_set:
+            return run
+        architecture, most = self.architecture(holder), replace(run, micro_batch=ceil(run.sequences / run.dp))
+        rollout = self._rollout(architecture, most)
+        room = max(0.0, kv_room_bytes(run, architecture, self.usable_bytes(kind)))
+        rollout = replace(rollout, kv_bytes=min(rollout.kv_bytes, room))
+        return replace(run, micro_batch=int(concurrent_sequences(run, architecture, rollout)))
 
     def at_lengths(self, option: Option) -> Option:
         """An option with the memory that it takes at this outline's lengths, whether that fits or not."""
@@ -190,17 +206,19 @@ class Pricer:
                 yield from ((tp, pp, dp) for dp in range(1, most + 1) if dp == most or _is_round(dp))
                 pp *= 2
 
-    def _model(self, kind: int) -> AcceleratorModel:
+    def model(self, kind: int, role: str) -> AcceleratorModel:
+        """What prices a role on a kind."""
         name = self.kinds[kind][0]
-        return self.learnt.get(name) or AcceleratorModel(shipped(name))
+        return self.learnt.get((name, role)) or AcceleratorModel(shipped(name))
 
     def _update(self, run: Execution) -> Execution:
         """One of the step's updates."""
         return replace(run, sequences=run.sequences / self.outline.workload.updates_per_step)
 
     def _memory(self, holder: str, kind: int, run: Execution) -> Mapping[Component, float]:
-        model, architecture, work = self._model(kind), self.architecture(holder), self.outline.workload
-        if self.outline.workflow.stage(holder).role == GENERATION:
+        role, architecture, work = self.outline.workflow.stage(holder).role, self.architecture(holder), self.outline.workload
+        model = self.model(kind, role)
+        if role == GENERATION:
             return model.generation(run, architecture, self._rollout(architecture, run)).memory
         fullest = replace(run, tokens=work.prompt_tokens + work.longest_tokens)
         if self._trains(holder):
@@ -209,16 +227,26 @@ class Pricer:
 
     def _seconds(self, stage: str, kind: int, run: Execution) -> float:
         """Of one model-stage in one RL step."""
-        workflow, model, work = self.outline.workflow, self._model(kind), self.outline.workload
-        holder, role = workflow.stage(stage).holder, workflow.stage(stage).role
-        architecture = self.architecture(holder)
-        if role == GENERATION:
-            # The baseline of ReMax is one greedy response to each prompt.
-            share = 1.0 if stage == holder else 1.0 / work.samples_per_prompt
-            return share * model.generation(run, architecture, self._rollout(architecture, run)).seconds
-        if role == TRAINING:
-            return work.updates_per_step * model.training(self._update(run), architecture).expected_s
-        return model.inference(run, architecture).seconds
+        return self.repeats(stage) * self.prediction(stage, kind, run).expected_s
+
+    def repeats(self, stage: str) -> float:
+        """How often a step does what is predicted of a model-stage: its updates; a baseline is a part of a rollout."""
+        work, modelled = self.outline.workload, self.outline.workflow.stage(stage)
+        if modelled.role == TRAINING:
+            return work.updates_per_step
+        # The baseline of ReMax is one greedy response to each prompt.
+        baseline = modelled.role == GENERATION and modelled.holder != stage
+        return 1.0 / work.samples_per_prompt if baseline else 1.0
+
+    def prediction(self, stage: str, kind: int, run: Execution) -> Prediction:
+        """What a model-stage takes: generation and inference of all sequences, one of the step's updates."""
+        modelled = self.outline.workflow.stage(stage)
+        model, architecture = self.model(kind, modelled.role), self.architecture(modelled.holder)
+        if modelled.role == GENERATION:
+            return model.generation(run, architecture, self._rollout(architecture, run))
+        if modelled.role == TRAINING:
+            return model.training(self._update(run), architecture)
+        return model.inference(run, architecture)
 
     def _rollout(self, architecture: Architecture, run: Execution) -> Rollout:
         """Room for as many sequences as `run` has at a time, at their mean length: engines evict and admit one by one."""

@@ -13,9 +13,9 @@ from math import ceil
 
 import numpy as np
 
-from nereus.cost.accelerator import AcceleratorModel
 from nereus.cost.layer import Architecture
 from nereus.cost.overlap import Overlap, Timings, overlap
+from nereus.cost.saved import Learnt
 from nereus.planner.accelerators import Option, Pricer
 from nereus.planner.explain import Reason, why_not_faster, why_slower
 from nereus.planner.found import Report, Solution
@@ -60,7 +60,7 @@ class OutlinePlanner:
 
     outline: Outline
     models: Mapping[str, HfModel]
-    learnt: Mapping[str, AcceleratorModel]
+    learnt: Learnt
     num_devices: int | None = None
     """Plan for the first so many devices of the pool; None: for all."""
     one_pool: bool = False
@@ -103,7 +103,7 @@ class OutlinePlanner:
         if not all(self.options):
             return (), Report()
         solutions, report = solve(self.problem, top, clock)
-        return tuple(self._planned(solution, solutions[0]) for solution in solutions), report
+        return tuple(self.planned(solution, solutions[0]) for solution in solutions), report
 
     def reasons(self) -> tuple[Reason, ...]:
         """What keeps each holder's fastest option out of the best plan."""
@@ -219,7 +219,8 @@ class OutlinePlanner:
             seconds[row, column] = shard / (hardware.bytes_s(link) * SYNC_EFFICIENCY)
         return seconds
 
-    def _planned(self, solution: Solution, best: Solution) -> PlannedStep:
+    def planned(self, solution: Solution, best: Solution) -> PlannedStep:
+        """What a solution of the search comes to, beside the best one."""
         workflow = self.outline.workflow
         chosen = {
             holder: table[row] for holder, table, row in zip(workflow.holders, self.options, solution.rows, strict=True)
