@@ -8,17 +8,23 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+import numpy as np
+
 from benchmarks.costing.contest import calibrated, guess, least_model_parallelism
 from benchmarks.costing.measured import Row, gpt_a100, sweep_h100, topology_a100
 from benchmarks.costing.score import Guess, score
 from nereus.cost.accelerator import AcceleratorModel
-from nereus.planner.value import Belief, choose
+from nereus.cost.seconds import stack
+from nereus.planner.value import LAYOUT_ERROR, Belief, choose
 
 LARGE = "64"
 """Devices of the scale that is judged without having been fitted."""
 
 PROBES = 3
 """Runs at the new scale that the model may ask for."""
+
+RIVALS = 24
+"""Configurations that the choice is among when they are asked for, the fastest ones."""
 
 SEEN = 4
 """Rows of a group that other hardware is calibrated on."""
@@ -71,9 +77,15 @@ def _probed(small: Sequence[Row], large: Sequence[Row]) -> list[Guess]:
 def _chosen(model: AcceleratorModel, rows: Sequence[Row]) -> list[Row]:
     """The configurations whose times would change the choice among those that fit the most."""
     predicted = [(row, model.training(row.run, row.model)) for row in rows]
-    fitting = [(row, found) for row, found in predicted if found.fits]
-    moves = [model.efficiencies.sensitivity(found.work) for _, found in fitting]
-    belief = Belief.of([found.expected_s for _, found in fitting], moves)
+    fitting = sorted(((row, found) for row, found in predicted if found.fits), key=lambda pair: pair[1].expected_s)[:RIVALS]
+    works, known = [found.work for _, found in fitting], model.efficiencies
+    stacked = stack(works)
+    belief = Belief(
+        np.array([found.expected_s for _, found in fitting]),
+        np.array([known.sensitivity(work) for work in works]),
+        np.full(len(fitting), LAYOUT_ERROR),
+        lambda shifts: known.possible_seconds(stacked, shifts),
+    )
     probes = choose(belief, [[at] for at in range(len(fitting))], lambda seconds: seconds, PROBES)
     return [fitting[at][0] for at, _ in probes]
 

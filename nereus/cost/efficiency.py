@@ -13,7 +13,7 @@ import numpy as np
 
 from nereus.cost.fit import Vector, fit
 from nereus.cost.operations import COMPUTE, MOST, OpClass
-from nereus.cost.seconds import seconds, seconds_of, stack
+from nereus.cost.seconds import Stacked, seconds, seconds_of, stack
 from nereus.cost.volume import Workload
 
 
@@ -79,19 +79,26 @@ class Efficiencies:
         """One over each efficiency, in the order of `OpClass`."""
         return np.array([1.0 / self.values[op].value for op in OpClass])
 
+    @property
+    def _spread(self) -> Vector:
+        return np.array([self.values[op].spread for op in OpClass])
+
     def seconds(self, work: Workload) -> float:
         """Predicted seconds of a workload."""
         return seconds_of(work, self.inverse)
 
+    def possible_seconds(self, stacked: Stacked, shifts: Vector) -> Vector:
+        """Seconds (rows, workloads) where classes are slower by so many of their spreads (rows, classes), scaled so that on
+        average over the rows each class takes what it takes now."""
+        slower = np.exp(self._spread * shifts)
+        return seconds(stacked, self.inverse * slower / slower.mean(axis=0))
+
     def sensitivity(self, work: Workload) -> Vector:
-        """How much the log of that prediction rises where one class is slower by its spread, in the order of `OpClass`."""
-        stacked, inverse = stack([work]), self.inverse
-        base, found = float(seconds(stacked, inverse)[0]), np.zeros(len(OpClass))
-        for op in (op for op in OpClass if stacked.used[op.position]):
-            nudged = inverse.copy()
-            nudged[op.position] *= np.exp(self.values[op].spread)
-            found[op.position] = np.log(seconds(stacked, nudged)[0] / base)
-        return found
+        """How much the log of that prediction rises where one class is slower by its spread, in the order of `OpClass`: half
+        of what lies between slower and faster by it."""
+        by_class, stacked = np.diag(self._spread), stack([work])
+        slower, faster = (seconds(stacked, self.inverse * np.exp(logs))[:, 0] for logs in (by_class, -by_class))
+        return np.log(slower / faster) / 2
 
     def uncertainty(self, work: Workload) -> float:
         """Relative standard deviation of that prediction, from the spreads of the classes it is made of."""
@@ -106,7 +113,7 @@ class Efficiencies:
         stacked = stack(works)
         used = stacked.used
         prior = np.log(self.inverse)
-        spread = np.array([self.values[op].spread for op in OpClass])
+        spread = self._spread
 
         def predict(factors: Vector) -> Vector:
             inverse = np.exp(prior)

@@ -81,12 +81,19 @@ def stack(workloads: Sequence[Workload]) -> Stacked:
 
 
 def seconds(stacked: Stacked, inverse: Vector) -> Vector:
-    """Seconds of each workload; `inverse` is one over the efficiency of each class."""
-    device, host = stacked.device @ inverse, stacked.host @ inverse
-    ranks = _joined(device, host, stacked.sharpness[:, None, None]).max(axis=2)
-    phases = stacked.slots * (ranks + stacked.between @ inverse)
-    left = np.maximum(stacked.hidden @ inverse - stacked.hides * ranks[:, 0], 0.0)
-    found: Vector = stacked.repeats * (phases.sum(axis=1) + left + stacked.serial @ inverse)
+    """Seconds of each workload (N); `inverse` is one over the efficiency of each class. Several rows of it (rows, classes)
+    give several rows of seconds (rows, N)."""
+    device, host = _summed(stacked.device, inverse), _summed(stacked.host, inverse)
+    ranks = _joined(device, host, stacked.sharpness[:, None, None]).max(axis=-1)
+    phases = stacked.slots * (ranks + _summed(stacked.between, inverse))
+    left = np.maximum(_summed(stacked.hidden, inverse) - stacked.hides * ranks[..., 0], 0.0)
+    found: Vector = stacked.repeats * (phases.sum(axis=-1) + left + _summed(stacked.serial, inverse))
+    return found
+
+
+def _summed(amounts: Vector, inverse: Vector) -> Vector:
+    """Seconds of amounts (..., classes), for each row of inverse efficiencies."""
+    found: Vector = amounts @ inverse if inverse.ndim == 1 else np.tensordot(inverse, amounts, axes=(-1, -1))
     return found
 
 

@@ -15,8 +15,12 @@ from types import MappingProxyType
 import networkx as nx
 import numpy as np
 
+from nereus.cost.efficiency import Efficiencies
 from nereus.cost.operations import OpClass
 from nereus.cost.overlap import SECONDS
+from nereus.cost.saved import Key
+from nereus.cost.seconds import stack
+from nereus.cost.volume import Workload
 from nereus.planner.accelerators import Option
 from nereus.planner.found import Solution
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
@@ -102,26 +106,36 @@ Route = tuple[float, frozenset[int]]
 
 @dataclass
 class _Items:
-    """Model-stages in layouts, numbered as they are met, and the unknowns that their seconds hang on."""
+    """Model-stages in layouts, numbered as they are met. What their seconds hang on is all classes of each kind and role."""
 
     planner: OutlinePlanner
     ran: Mapping[str, RanStage]
     numbers: dict[tuple[str, int, str], int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
-    moves: list[Mapping[tuple[str, str, OpClass], float]] = field(default_factory=list)
-    """Of each item, how much the log of its seconds rises with each (kind, role, class)."""
+    works: list[Workload] = field(default_factory=list)
+    keys: list[Key] = field(default_factory=list)
+    """Kind and role of each item."""
     own_errors: list[float] = field(default_factory=list)
-    """Of each item, the error of its log that no class explains."""
+    """Of each item, the relative error that no class explains."""
 
     def at(self, stage: str, option: Option) -> int:
         """The number of an item."""
         key = stage, option.kind, str(option)
         if key not in self.numbers:
             self.numbers[key] = len(self.seconds)
-            self.seconds.append(option.seconds[stage])
-            self.moves.append(self._moves(stage, option))
-            self.own_errors.append(0.0 if self._was_run(option) else LAYOUT_ERROR)
+            self._add(stage, option)
         return self.numbers[key]
+
+    def _add(self, stage: str, option: Option) -> None:
+        pricer = self.planner.pricer
+        self.keys.append((pricer.kinds[option.kind][0], self.planner.outline.workflow.stage(stage).role))
+        self.works.append(pricer.prediction(stage, option.kind, option.run).work)
+        self.own_errors.append(0.0 if self._was_run(option) else LAYOUT_ERROR)
+        self.seconds.append(option.seconds[stage])
+
+    def _known(self, key: Key) -> Efficiencies:
+        names = [name for name, _ in self.planner.pricer.kinds]
+        return self.planner.pricer.model(names.index(key[0]), key[1]).efficiencies
 
     def _was_run(self, option: Option) -> bool:
         found, pricer = self.ran.get(option.holder), self.planner.pricer
@@ -129,17 +143,28 @@ class _Items:
             return False
         return pricer.execution(option.holder, option.kind, found.choice) == option.run
 
-    def _moves(self, stage: str, option: Option) -> dict[tuple[str, str, OpClass], float]:
-        pricer, role = self.planner.pricer, self.planner.outline.workflow.stage(stage).role
-        kind, known = pricer.kinds[option.kind][0], pricer.model(option.kind, role).efficiencies
-        moves = known.sensitivity(pricer.prediction(stage, option.kind, option.run).work)
-        return {(kind, role, op): float(move) for op, move in zip(OpClass, moves, strict=True) if move}
+    def moves(self, item: int) -> Floats:
+        """How much the log of an item's seconds rises with each class of its kind and role."""
+        return self._known(self.keys[item]).sensitivity(self.works[item])
 
     def belief(self) -> Belief:
         """What is known of the seconds of all items so far."""
-        unknowns = list(dict.fromkeys(unknown for moves in self.moves for unknown in moves))
-        table = np.array([[moves.get(unknown, 0.0) for unknown in unknowns] for moves in self.moves])
-        return Belief.of(self.seconds, table, self.own_errors)
+        blocks = {key: at * len(OpClass) for at, key in enumerate(dict.fromkeys(self.keys))}
+        moves = np.zeros((len(self.seconds), len(blocks) * len(OpClass)))
+        for item, key in enumerate(self.keys):
+            moves[item, blocks[key] : blocks[key] + len(OpClass)] = self.moves(item)
+
+        members = {key: [item for item, own in enumerate(self.keys) if own == key] for key in blocks}
+        stacked = {key: stack([self.works[item] for item in items]) for key, items in members.items()}
+
+        def predict(shifts: Floats) -> Floats:
+            found = np.empty((len(shifts), len(self.seconds)))
+            for key, first in blocks.items():
+                own = shifts[:, first : first + len(OpClass)]
+                found[:, members[key]] = self._known(key).possible_seconds(stacked[key], own)
+            return found
+
+        return Belief(np.array(self.seconds), moves, np.array(self.own_errors), predict)
 
     def steps(self, plans: Sequence[PlannedStep]) -> Callable[[Floats], Floats]:
         """L_step of each plan as a function of the items' seconds: the longest of the paths through its overlap graph."""
@@ -170,21 +195,20 @@ class _Items:
 
     def probe(self, belief: Belief, option: Option, saves_s: float) -> Probe:
         """What is said of a chosen run."""
-        numbers = {stage: self.at(stage, option) for stage in option.seconds}
-        parts: dict[tuple[str, str, OpClass], float] = {}
-        for number in numbers.values():
-            for unknown, move in self.moves[number].items():
-                parts[unknown] = parts.get(unknown, 0.0) + move**2
-        whole = sum(float(belief.covariance[number, number]) for number in numbers.values())
-        named = sorted((unknown for unknown in parts if parts[unknown] >= PINNED * whole), key=lambda u: -parts[u])
-        model = self.planner.pricer.model
+        items = {stage: self.at(stage, option) for stage in option.seconds}
+        whole = sum(belief.spread(item) ** 2 for item in items.values())
+        shares: dict[tuple[Key, OpClass], float] = {}
+        for item in items.values():
+            for op, move in zip(OpClass, self.moves(item), strict=True):
+                shares[self.keys[item], op] = shares.get((self.keys[item], op), 0.0) + move**2 / whole
+        named = sorted((share, unknown) for unknown, share in shares.items() if share >= PINNED)
         return Probe(
             option=option,
-            spread={stage: float(np.sqrt(belief.covariance[number, number])) for stage, number in numbers.items()},
+            spread={stage: belief.spread(item) for stage, item in items.items()},
             saves_s=saves_s,
             pins=tuple(
-                Pin(kind=kind, role=role, op=op, spread=model(option.kind, role).efficiencies.values[op].spread)
-                for kind, role, op in named
+                Pin(kind=key[0], role=key[1], op=op, spread=self._known(key).values[op].spread)
+                for _, (key, op) in named[::-1]
             ),
         )
 
