@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from nereus.cli.plan import Asked
-from nereus.cli.plan_measured import calibration_dict, option_dict, probe_dict, show_calibration, show_probes, what_is_known
+from nereus.cli.plan_measured import probes_of, show_known, show_probes, what_is_known
 from nereus.emu.plan import spans
 from nereus.errors import UserError
 from nereus.integrations.verl import overrides as verl
 from nereus.planner.found import Report
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
-from nereus.planner.probes import Probe, suggest
 from nereus.spec.lengths import read_lengths
 from nereus.spec.outline import parse_outline, read_models
 
@@ -41,8 +40,8 @@ class Answer:
     """Of pricing and search."""
     forbidden: str = ""
     """Why the framework that a plan is written for cannot run on these devices."""
-    probes: tuple[Probe, ...] = ()
-    """Runs whose times would change the choice the most."""
+    probes: Sequence[Mapping[str, Any]] = ()
+    """Runs whose times would change the choice the most, as plain data."""
 
     @property
     def problem(self) -> str:
@@ -85,15 +84,15 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
             report=report,
             seconds=seconds,
             forbidden=forbidden,
-            probes=suggest(planner, asked.suggest_probes, known.ran) if asked.suggest_probes and plans else (),
+            probes=probes_of(planner, asked, known) if plans else (),
         )
         answers.append(found)
     if asked.as_json:
         answered = {"job": outline.name, "answers": [_as_dict(a, asked, growth) for a in answers]}
-        print(json.dumps(answered | calibration_dict(known)))  # noqa: T201
+        print(json.dumps(answered | known.as_dict()))  # noqa: T201
         return
     console = Console()
-    show_calibration(console, known)
+    show_known(console, known)
     for answer in answers:
         _show(console, answer, asked, growth)
 
@@ -143,7 +142,7 @@ def _as_dict(answer: Answer, asked: Asked, growth: Sequence[tuple[int, float]]) 
     if growth:
         found["forecast"] = _forecast(answer, growth)
     if asked.suggest_probes:
-        found["probes"] = [probe_dict(answer.planner.pricer, probe) for probe in answer.probes]
+        found["probes"] = list(answer.probes)
     if asked.export and answer.plans:
         found["export"] = {"framework": f"verl {verl.VERSION}", "overrides": _overrides(answer)}
     return found
@@ -161,7 +160,8 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
         "stage_seconds": {stage: taken for option in plan.options.values() for stage, taken in option.seconds.items()},
         "holders": {
             holder: {
-                **option_dict(pricer, option),
+                "kind": pricer.kind_name(option.kind),
+                **option.choice,
                 "devices": list(plan.devices[holder]),
                 "memory_bytes": {str(part): round(size) for part, size in option.memory.items() if size},
                 "resident_bytes": round(option.resident_bytes),

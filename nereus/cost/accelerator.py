@@ -154,6 +154,14 @@ class AcceleratorModel:
         return Prediction(seconds, seconds, work, self.scales.by_component(components), fits)
 
 
+Key = tuple[str, str]
+"""Accelerator kind, and role: generation, inference or training."""
+
+Learnt = Mapping[Key, AcceleratorModel]
+"""What was measured; kinds and roles that are not in it start from what ships with the kind. Roles learn apart: a token step
+and a training pass reach other shares of the same peak, and a robust loss would take the rarer one for outliers."""
+
+
 def _pressed(measured: Measured) -> bool:
     capacity = measured.run.hardware.accelerator.memory_bytes
     return measured.peak_bytes is not None and measured.peak_bytes > PRESSURE_MEASURED * capacity

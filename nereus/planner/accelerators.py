@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from nereus.cost.accelerator import AcceleratorModel, Prediction
+from nereus.cost.accelerator import AcceleratorModel, Learnt, Prediction
 from nereus.cost.components import Component
 from nereus.cost.execution import MEGATRON, PLAIN, Execution, Recompute
 from nereus.cost.generation import Rollout, concurrent_sequences, kv_room_bytes, kv_token_bytes
 from nereus.cost.layer import Architecture
 from nereus.cost.priors import shipped
-from nereus.cost.saved import Learnt
 from nereus.spec.decoder import tp_degrees
 from nereus.spec.hardware import ACCELERATORS, Hardware
 from nereus.spec.hf_config import HfModel
@@ -74,6 +73,13 @@ class Option:
     def recomputes(self) -> bool:
         """Whether the backward computes whole layers again."""
         return self.run.recompute is Recompute.FULL
+
+    @property
+    def choice(self) -> dict[str, int | bool]:
+        """How it runs, in the words of a plan file."""
+        run = self.run
+        degrees = {"tp": run.tp, "pp": run.pp, "dp": run.dp, "micro_batch": run.micro_batch}
+        return {**degrees, "recompute": self.recomputes, "zero1": run.zero1}
 
     def __str__(self) -> str:
         extra = "".join(text for text, is_on in ((" recompute", self.recomputes), (" zero1", self.run.zero1)) if is_on)

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.accelerator import AcceleratorModel, Key, Learnt
 from nereus.cost.priors import shipped
-from nereus.cost.saved import Key, Learnt
 from nereus.cost.training import inference_workload
 from nereus.cost.volume import Workload
 from nereus.errors import UserError

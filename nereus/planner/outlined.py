@@ -13,9 +13,9 @@ from math import ceil
 
 import numpy as np
 
+from nereus.cost.accelerator import Learnt
 from nereus.cost.layer import Architecture
 from nereus.cost.overlap import Overlap, Timings, overlap
-from nereus.cost.saved import Learnt
 from nereus.planner.accelerators import Option, Pricer
 from nereus.planner.explain import Reason, why_not_faster, why_slower
 from nereus.planner.found import Report, Solution

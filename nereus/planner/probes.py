@@ -15,10 +15,10 @@ from types import MappingProxyType
 import networkx as nx
 import numpy as np
 
+from nereus.cost.accelerator import Key
 from nereus.cost.efficiency import Efficiencies
 from nereus.cost.operations import OpClass
 from nereus.cost.overlap import SECONDS
-from nereus.cost.saved import Key
 from nereus.cost.seconds import stack
 from nereus.cost.volume import Workload
 from nereus.planner.accelerators import Option

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nereus.spec.declared import Declared, Real, Whole
 from nereus.spec.hardware import ACCELERATORS
@@ -26,10 +26,14 @@ MOST_SPREAD = 20.0
 """Of a log; a factor of e^20 is no knowledge, and no number that arithmetic would survive."""
 
 
+CONFIG: ConfigDict = {**Declared.model_config, "defer_build": True}
+"""As of all declarations, but built when a file is read: most plans have none, and should start at once."""
+
+
 class SavedClass(BaseModel):
     """The efficiency of one operation class."""
 
-    model_config = Declared.model_config
+    model_config = CONFIG
 
     value: Real = Field(gt=0, le=1e6)
     """Achieved over datasheet."""
@@ -42,7 +46,7 @@ class SavedClass(BaseModel):
 class SavedScale(BaseModel):
     """The scale of one component of memory."""
 
-    model_config = Declared.model_config
+    model_config = CONFIG
 
     scale: Real = Field(gt=0, le=1e6)
     """Measured bytes over bytes by shape."""
@@ -53,7 +57,7 @@ class SavedScale(BaseModel):
 class SavedEfficiencies(BaseModel):
     """The efficiencies of one kind in one role."""
 
-    model_config = Declared.model_config
+    model_config = CONFIG
 
     kind: str
     """Accelerator."""
@@ -70,7 +74,7 @@ class SavedEfficiencies(BaseModel):
 class SavedModel(BaseModel):
     """What is known of one kind in one role."""
 
-    model_config = Declared.model_config
+    model_config = CONFIG
 
     efficiencies: SavedEfficiencies
     memory_scales: dict[str, SavedScale]
@@ -80,7 +84,7 @@ class SavedModel(BaseModel):
 class EfficienciesFile(BaseModel):
     """All that was learnt."""
 
-    model_config = Declared.model_config
+    model_config = CONFIG
 
     version: Literal[1]
     """Of the format."""

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.accelerator import AcceleratorModel, Learnt
 from nereus.cost.efficiency import Efficiencies
 from nereus.cost.operations import OpClass
 from nereus.cost.priors import shipped
-from nereus.cost.saved import Learnt
 from nereus.errors import UserError
 from nereus.planner.accelerators import Pricer
 from nereus.planner.calibration import WARM_UP, WINDOW, Calibration, calibrate, learn, one_step_ahead, samples_of

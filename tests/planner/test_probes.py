@@ -10,11 +10,10 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.accelerator import AcceleratorModel, Learnt
 from nereus.cost.fit import NOISE
 from nereus.cost.operations import OpClass
 from nereus.cost.priors import shipped
-from nereus.cost.saved import Learnt
 from nereus.cost.seconds import seconds_of
 from nereus.planner.accelerators import Option
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
