@@ -24,6 +24,7 @@ from nereus.spec.outline import Outline
 from nereus.spec.ran import RanStage
 from nereus.spec.run_log import ACTOR_INFERENCE, LoggedStep, RunLog
 from nereus.spec.stages import ACTOR_TRAINING, role_of
+from nereus.spec.workflow import GENERATION
 
 WARM_UP = 20
 """Steps before the first prediction one step ahead."""
@@ -34,9 +35,10 @@ WINDOW = 40
 JUDGED = 12
 """Steps at most that are predicted one step ahead, evenly spaced: each takes a fit."""
 
-DRIFT = 3.0
+DRIFT = 2.0
 """By how much spreads from a file are widened before a log is learnt from: it is of another day, maybe of another cluster.
-With this, one window of steps brings a class back that has changed by a third; with 1 the old steps would hold it."""
+With this, one log brings back a class that has changed by a third after six logs of another speed; with 1 the prediction
+stays a tenth away."""
 
 OUTVOTED = 0.2
 """Relative difference from which a measured time counts as outvoted: repeats differ by 0.3 to 5 %, and steps that also
@@ -122,7 +124,8 @@ def calibrate(
 def samples_of(
     outline: Outline, models: Mapping[str, HfModel], ran: Mapping[str, RanStage], steps: Iterable[LoggedStep]
 ) -> tuple[Step, ...]:
-    """The samples of each step; a model-stage whose holder is not in `ran` is left out."""
+    """The samples of each step; a model-stage whose holder is not in `ran` is left out, and so is the generation of an
+    asynchronous job, whose log says how long training waited for it."""
     return tuple(tuple(_samples(Pricer(_at(outline, step), models, {}), ran, step)) for step in steps)
 
 
@@ -197,7 +200,8 @@ def _samples(pricer: Pricer, ran: Mapping[str, RanStage], step: LoggedStep) -> I
     known = {stage.name: stage.holder for stage in pricer.outline.workflow.stages} | {ACTOR_INFERENCE: ACTOR_TRAINING}
     for stage, seconds in step.seconds.items():
         holder = known.get(stage)
-        if holder is None or holder not in ran:
+        waited = pricer.outline.asynchronous and role_of(stage) == GENERATION
+        if holder is None or holder not in ran or waited:
             continue
         nodes = ran[holder].nodes
         kind = pricer.kinds.index((nodes.kind, nodes.memory_bytes))

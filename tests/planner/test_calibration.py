@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from nereus.cost.accelerator import AcceleratorModel, Learnt
+from nereus.cost.accelerator import AcceleratorModel, Key, Learnt
 from nereus.cost.efficiency import Efficiencies
 from nereus.cost.operations import OpClass
 from nereus.cost.priors import shipped
 from nereus.errors import UserError
 from nereus.planner.accelerators import Pricer
-from nereus.planner.calibration import WARM_UP, WINDOW, Calibration, calibrate, learn, one_step_ahead, samples_of
+from nereus.planner.calibration import WARM_UP, WINDOW, Calibration, calibrate, one_step_ahead, samples_of
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import parse_outline
 from nereus.spec.plan_file import PlannedStage
@@ -150,14 +150,54 @@ def test_what_was_known_before_is_the_start_and_stays_for_other_kinds() -> None:
     assert before[OpClass.GEMM].value == 0.25
 
 
-def test_window_of_steps_brings_back_a_class_that_has_changed_by_a_third() -> None:
-    """Learnt on one day, and learnt on from it when the machine has another speed."""
-    faster = {**SLOW, "training": {OpClass.GEMM: 0.25 * 4 / 3}}
-    old = learn({}, samples_of(OUTLINE, MODELS, ran(), run_log(machine(SLOW), WINDOW).steps))
-    found = calibrate(OUTLINE, MODELS, ran(), run_log(machine(faster), WINDOW, seed=1), old)
+def test_one_log_brings_back_a_class_that_has_changed_by_a_third_after_six_logs() -> None:
+    """Learnt on other days, and learnt on from it when the machine has another speed."""
+    only, known = {"actor_training": ran()["actor_training"]}, dict[Key, AcceleratorModel]()
+    for seed in range(6):
+        known = dict(calibrate(OUTLINE, MODELS, only, run_log(machine(SLOW), WARM_UP, seed=seed), known).learnt)
+    faster = machine({**SLOW, "training": {OpClass.GEMM: 0.25 * 4 / 3}})
+    found = calibrate(OUTLINE, MODELS, only, run_log(faster, WARM_UP, seed=6), known)
+    right = seconds(faster, "actor_training", PlannedStage(pp=2, dp=4))
+    assert seconds(found.learnt, "actor_training", PlannedStage(pp=2, dp=4)) == pytest.approx(right, rel=0.03)
     gemm = found.learnt["H100", "training"].efficiencies.values[OpClass.GEMM]
-    assert gemm.value == pytest.approx(0.25 * 4 / 3, rel=0.1)
-    assert gemm.observations == 2 * WINDOW
+    assert gemm.observations == 7 * WARM_UP
+
+
+def test_work_of_a_sample_is_what_a_step_of_the_plan_is_priced_with() -> None:
+    """All updates of a step, and the one greedy response of a baseline, at the lengths of the log."""
+    work = {"prompts_per_step": 64, "samples_per_prompt": 4, "prompt_tokens": 200, "response_tokens": 999}
+    declared = {
+        "name": "o",
+        "algorithm": "remax",
+        "models": {"actor": "a.json", "reward": "rule"},
+        "nodes": [{"kind": "H100"}],
+    }
+    outline = parse_outline({**declared, "workload": {**work, "longest_response_tokens": 1500, "updates_per_step": 4}})
+    logged = ("actor_generation", "baseline_generation", "reference_inference", "actor_training")
+    step = LoggedStep(1, 200.0, 999.0, 1500.0, dict.fromkeys(logged, 1.0))
+    (samples,) = samples_of(outline, MODELS, ran(), [step])
+    roomy = outline.model_copy(update={"nodes": (OUTLINE.nodes[0].model_copy(update={"memory": 2**40}),)})
+    pricer, known = Pricer(roomy, MODELS, {}), AcceleratorModel(shipped("H100"))
+    priced = [
+        pricer.priced(holder, 0, pricer.execution(holder, 0, PlannedStage(dp=8))) for holder in outline.workflow.holders
+    ]
+    expected = {stage: taken for option in priced if option for stage, taken in option.seconds.items()}
+    assert {sample.stage: known.seconds(sample.work) for sample in samples} == pytest.approx(expected)
+
+
+def test_only_the_last_steps_count_so_that_a_drift_is_followed() -> None:
+    faster, other = machine({**SLOW, "training": {OpClass.GEMM: 0.4}}), PlannedStage(pp=2, dp=4)
+    steps = run_log(machine(SLOW), WINDOW).steps + run_log(faster, WINDOW, seed=1).steps
+    found = calibrate(OUTLINE, MODELS, {"actor_training": ran()["actor_training"]}, RunLog(steps, 0), {})
+    right = seconds(faster, "actor_training", other)
+    assert seconds(found.learnt, "actor_training", other) == pytest.approx(right, rel=0.05)
+
+
+def test_generation_of_an_asynchronous_job_is_not_learnt_from() -> None:
+    """verl then logs how long training waited for it."""
+    outline = OUTLINE.model_copy(update={"asynchronous": True})
+    found = calibrate(outline, MODELS, ran(), run_log(machine(SLOW), 5), {})
+    assert {fit.stage for fit in found.stages} == set(STAGES) - {"actor_generation"}
 
 
 def test_generation_takes_as_many_sequences_as_fit_unless_the_plan_says() -> None:

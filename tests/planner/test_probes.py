@@ -17,7 +17,7 @@ from nereus.cost.priors import shipped
 from nereus.cost.seconds import seconds_of
 from nereus.planner.accelerators import Option
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
-from nereus.planner.probes import _Items, rivals, suggest
+from nereus.planner.probes import _Items, _longest, rivals, suggest
 from nereus.planner.value import LAYOUT_ERROR, Floats
 from nereus.spec.plan_file import PlannedStage
 from nereus.spec.ran import RanStage
@@ -54,9 +54,10 @@ def test_rivals_are_the_best_plans_with_other_layouts_fastest_first() -> None:
         assert len({plan.options[holder].layout for plan in plans}) > 1
 
 
-def test_step_of_a_rival_is_its_overlap_graphs_at_other_times_too() -> None:
+@pytest.mark.parametrize(("algorithm", "asynchronous"), [("ppo", False), ("remax", True)])
+def test_step_of_a_rival_is_its_overlap_graphs_at_other_times_too(algorithm: str, asynchronous: bool) -> None:
     """Times of all items drawn anew: the longest path as networkx finds it, edge by edge."""
-    found = planner({}, algorithm="ppo", models={"actor": "a.json"})
+    found = planner({}, algorithm=algorithm, asynchronous=asynchronous, models={"actor": "a.json"})
     plans, items = rivals(found), _Items(found, {})
     steps = items.steps(plans)
     drawn = np.random.default_rng(3).uniform(0.5, 2.0, (len(items.seconds), 4))
@@ -64,6 +65,12 @@ def test_step_of_a_rival_is_its_overlap_graphs_at_other_times_too() -> None:
     assert steps(np.array(items.seconds)[:, None])[:, 0] == pytest.approx([plan.seconds for plan in plans])
     for plan, row in zip(plans, steps(seconds), strict=True):
         assert row == pytest.approx([longest(found, items, plan, seconds[:, at]) for at in range(4)])
+
+
+def test_path_is_left_out_only_where_another_is_as_long_whatever_the_items_take() -> None:
+    """Two items; one of them and a sync of 5 s; the other and one of 0 s."""
+    both, dear, cheap = (0.0, frozenset({1, 2})), (5.0, frozenset({1})), (0.0, frozenset({2}))
+    assert set(_longest([cheap, dear, both])) == {both, dear}
 
 
 def longest(found: OutlinePlanner, items: _Items, plan: PlannedStep, seconds: Floats) -> float:
