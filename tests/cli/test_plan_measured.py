@@ -105,6 +105,14 @@ def test_tables_tell_prior_against_learnt_and_the_runs_to_measure(folder: Path) 
         assert text in ended.stdout
 
 
+def test_plan_that_nereus_printed_says_how_the_run_ran(folder: Path) -> None:
+    ended = nereus_command("plan", EXAMPLE, "--top", "1", "--json")
+    plan = write(folder, "printed.json", ended.stdout.splitlines()[-1])
+    again = nereus_command("plan", EXAMPLE, "--calibrate", log(folder, 5), "--ran", plan, "--json")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert set(json.loads(again.stdout.splitlines()[-1])["calibration"]["stages"]) == set(RAN)
+
+
 def test_log_without_the_plan_that_ran_is_refused_and_says_what_to_give(folder: Path) -> None:
     assert_one_message(nereus_command("plan", EXAMPLE, "--calibrate", log(folder)), ["--calibrate", "which layout", "--ran"])
 
