@@ -139,5 +139,5 @@ def pool_emulator(job: Job) -> PoolEmulator | None:
 
 def _predicted_peak(state: JobState, plan: Plan, step: int) -> int:
     """Predicted bytes of the worst device in one step."""
-    longest = state.batch(state.config.job.workload.cap_at(step))
-    return max(state.cost.peaks(plan, state.config.states, longest).values())
+    pricing = state.pricing
+    return max(pricing.peaks(plan, pricing.lengths(0.0, range(step, step + 1))).values())

@@ -93,7 +93,7 @@ def plan(
     top: Annotated[int, typer.Option(min=1, max=100, help="Show so many of the best plans.")] = 3,
     explain: Annotated[bool, typer.Option("--explain", help="Say what keeps faster candidates out (outlines).")] = False,
     lengths: Annotated[Path | None, typer.Option(help="A CSV of response lengths: when memory runs out (outlines).")] = None,
-    export: Annotated[str | None, typer.Option(help="Overrides of a framework, to paste: verl (outlines).")] = None,
+    export: Annotated[str | None, typer.Option(help="Overrides to paste: verl, openrlhf or nemo-rl (outlines).")] = None,
     efficiencies: Annotated[Path | None, typer.Option(help="A file of learnt efficiencies to plan with (outlines).")] = None,
     calibrate: Annotated[Path | None, typer.Option(help="A log of verl to learn from; needs --ran (outlines).")] = None,
     ran: Annotated[Path | None, typer.Option(help="The plan file of the run of that log (outlines).")] = None,

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from nereus.cli.plan import Asked
 from nereus.cli.plan_measured import Known
+from nereus.cli.tables import show_table
 from nereus.cost.accelerator import Learnt
 from nereus.cost.saved import NAMES, as_json, from_json
 from nereus.errors import UserError
@@ -82,12 +82,13 @@ def show_calibration(console: Console, found: Mapping[str, Any]) -> None:
     """How well the log is met, and the efficiencies before and after it."""
     rest = f", {found['left_out']} rows without a stage time" if found["left_out"] else ""
     title = f"The log: {found['steps']} steps{rest}"
-    met = Table("", "on", "learnt from", "outvoted", "error", "one step ahead", title=title, title_justify="left")
+    met = []
     for stage, fit in found["stages"].items():
         ahead = "too few steps" if fit["error_one_step_ahead"] is None else f"{fit['error_one_step_ahead']:.1%}"
-        met.add_row(stage, fit["kind"], f"{fit['steps']} steps", str(fit["outvoted"]), f"{fit['error']:.1%}", ahead)
-    table = Table("", "class", "before", "learnt", "seen in", title="Efficiencies", title_justify="left")
+        met.append((stage, fit["kind"], f"{fit['steps']} steps", str(fit["outvoted"]), f"{fit['error']:.1%}", ahead))
+    show_table(console, title, ("", "on", "learnt from", "outvoted", "error", "one step ahead"), met)
+    changes = []
     for one in found["efficiencies"]:
         shown = (f"{known['value']:.2g} ±{known['spread']:.0%}" for known in (one["before"], one["after"]))
-        table.add_row(f"{one['kind']} {one['role']}", one["class"], *shown, str(one["after"]["observations"]))
-    console.print(met, table)
+        changes.append((f"{one['kind']} {one['role']}", one["class"], *shown, str(one["after"]["observations"])))
+    show_table(console, "Efficiencies", ("", "class", "before", "learnt", "seen in"), changes)

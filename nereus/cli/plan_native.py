@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from nereus.control.state import JobState
+from nereus.cli.plan import device_counts
+from nereus.cli.tables import show_table
 from nereus.errors import UserError
-from nereus.planner.request import SearchRequest
+from nereus.planner.native import NativePricing
+from nereus.planner.pricing import Devices, Lengths
 from nereus.planner.search import Choice, search
 from nereus.rl.describe import describe
 from nereus.spec.job import Job
@@ -28,49 +28,29 @@ MIB = 2**20
 def plan_job(path: Path, gpus: str | None, top: int, *, as_json: bool) -> None:
     """Search the best plans of a job file for each number of devices, and print them."""
     job = load_job(path)
-    found = {count: best_plans(job, count, top) for count in _counts(gpus, job)}
+    found = {
+        count: best_plans(job, count, top) for count in device_counts(gpus, job.cluster.num_devices, "the job's cluster has")
+    }
     if as_json:
         print(json.dumps({"job": job.name, "plans": [_as_dict(n, c) for n, cs in found.items() for c in cs]}))  # noqa: T201
         return
     console = Console()
     for count, choices in found.items():
-        console.print(_table(count, choices) if choices else f"{count} devices: no plan fits in memory")
+        if choices:
+            _show(console, count, choices)
+        else:
+            console.print(f"{count} devices: no plan fits in memory")
 
 
 def best_plans(job: Job, num_devices: int, top: int) -> tuple[Choice, ...]:
     """The `top` best plans on the first devices of the job's cluster, at its longest responses."""
-    state = JobState(config=describe(job))
-    longest = state.batch(float(job.workload.max_response_tokens))
-    memory = job.cluster.device.memory
-    if memory is None:
+    config = describe(job)
+    if job.cluster.device.memory is None:
         raise UserError("cluster.device.memory: a plan needs the memory of a device; declare it, such as 80GiB")
-    request = SearchRequest(
-        states=state.config.states,
-        generates=state.config.generates,
-        cost=state.cost,
-        devices=tuple(range(num_devices)),
-        node_of=state.config.node_of,
-        capacity_bytes=memory,
-        headroom=job.policy.headroom,
-        micro_batches=job.policy.micro_batches,
-        mean=replace(longest),
-        longest=longest,
-    )
-    return search(request, top)
-
-
-def _counts(gpus: str | None, job: Job) -> list[int]:
-    """The numbers of devices to plan for. Raises UserError for what is not one."""
-    if gpus is None:
-        return [job.cluster.num_devices]
-    try:
-        counts = [int(text) for text in gpus.split(",")]
-    except ValueError as error:
-        raise UserError(f"--gpus: {gpus!r} is not allowed; give numbers of devices, such as 4,8") from error
-    wrong = [count for count in counts if not 1 <= count <= job.cluster.num_devices]
-    if wrong:
-        raise UserError(f"--gpus: {wrong[0]} is not allowed; the job's cluster has 1 to {job.cluster.num_devices} devices")
-    return counts
+    longest = float(job.workload.max_response_tokens)
+    pool = Devices(tuple(range(num_devices)), config.node_of)
+    pricing = NativePricing.of(job, config.states, config.generates)
+    return search(pricing.request(pool, Lengths(longest, longest)), top)
 
 
 def _as_dict(count: int, choice: Choice) -> dict[str, Any]:
@@ -93,12 +73,10 @@ def _as_dict(count: int, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _table(count: int, choices: Sequence[Choice]) -> Table:
-    stages = [c.plan.stage for c in choices[0].chosen]
-    table = Table(title=f"{count} devices", title_justify="left")
-    for heading in ("", "step s", "peak MiB", *stages):
-        table.add_column(heading)
+def _show(console: Console, count: int, choices: Sequence[Choice]) -> None:
+    rows = []
     for rank, choice in enumerate(choices, 1):
         cells = [f"{c.plan.layout} dp{c.plan.dp} mb{c.plan.micro_batch} {c.seconds:.2f} s" for c in choice.chosen]
-        table.add_row(str(rank), f"{choice.seconds:.2f}", f"{choice.peak_bytes / MIB:.1f}", *cells)
-    return table
+        rows.append((str(rank), f"{choice.seconds:.2f}", f"{choice.peak_bytes / MIB:.1f}", *cells))
+    stages = (c.plan.stage for c in choices[0].chosen)
+    show_table(console, f"{count} devices", ("", "step s", "peak MiB", *stages), rows)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from nereus.cli.tables import show_table
 from nereus.planner.outlined import OutlinePlanner
 from nereus.planner.probes import suggest
 from nereus.spec.ran import RanStage
@@ -37,10 +37,10 @@ def show(console: Console, probes: Sequence[Mapping[str, Any]]) -> None:
         console.print("No single measurement would change the choice of the plan.", highlight=False)
         return
     title = "Runs whose times would change the choice most"
-    table = Table("", "layout", "seconds", "saves, s per step", "pins", title=title, title_justify="left")
+    rows = []
     for probe in probes:
         spread, several = probe["stage_spread"], len(probe["stage_seconds"]) > 1
         taken = [f"{s:.2f} ±{spread[stage]:.0%}{f' {stage}' * several}" for stage, s in probe["stage_seconds"].items()]
         pins = [f"{pin['class']} ±{pin['spread']:.0%}" for pin in probe["pins"]] or ["this layout alone"]
-        table.add_row(probe["holder"], probe["layout"], "\n".join(taken), f"{probe['saves_seconds']:.2g}", "\n".join(pins))
-    console.print(table)
+        rows.append((probe["holder"], probe["layout"], "\n".join(taken), f"{probe['saves_seconds']:.2g}", "\n".join(pins)))
+    show_table(console, title, ("", "layout", "seconds", "saves, s per step", "pins"), rows)

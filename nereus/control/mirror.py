@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from nereus.control.events import BoundaryReached, DeviceFailed, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
 from nereus.control.state import JobState
-from nereus.cost.step import Measurement
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
+from nereus.planner.pricing import Lengths
 
 
 def mirror(state: JobState, event: Event) -> JobState:
@@ -54,10 +54,6 @@ def _learn(state: JobState) -> JobState:
     """Calibrate the cost model on the stage times of the last step (paper, section 4.2)."""
     report = state.report
     assert report is not None
-    batch = state.batch(report.response_tokens_mean)
-    measured = tuple(
-        Measurement(stage, batch, report.stage_s[name])
-        for name, stage in state.plan.stages.items()
-        if report.stage_s.get(name, 0.0) > 0
-    )
-    return replace(state, learnt=state.cost.learn(measured))
+    responses = Lengths(report.response_tokens_mean, report.response_tokens_max)
+    peak = max(report.peak_bytes.values(), default=0)
+    return replace(state, learnt=state.pricing.learn(state.plan, responses, report.stage_s, peak))

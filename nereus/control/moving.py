@@ -36,8 +36,7 @@ def joining(state: JobState, event: DeviceReady, now_s: float) -> Result:
     left = joining.devices - {event.device}
     if left:
         return replace(state, phase=replace(joining, devices=left)), ()
-    entry = next(entry for entry in state.config.job.transitions if entry.step == state.step)
-    return _begin_script(state, entry, joining.joined, now_s)
+    return _begin_script(state, state.config.script[state.step], joining.joined, now_s)
 
 
 def _begin_script(state: JobState, entry: ScriptedTransition, joined: tuple[int, ...], now_s: float) -> Result:

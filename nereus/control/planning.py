@@ -28,12 +28,11 @@ STALE = Trigger(Signal.POOL, urgent=False, reason="the pool or the units changed
 
 def boundary(state: JobState, now_s: float) -> Result:
     """A step is complete: carry out what was admitted or scripted, else look for triggers and let the loop go on."""
-    script = {entry.step: entry for entry in state.config.job.transitions}
-    if state.step in script:
-        return scripted(state, script[state.step], now_s)
+    if state.step in state.config.script:
+        return scripted(state, state.config.script[state.step], now_s)
     if isinstance(state.phase, Admitted):
         return carry_out_admitted(state, state.phase, now_s)
-    found = _triggers(state) if state.config.job.policy.adapt else ()
+    found = _triggers(state) if state.config.policy.adapt else ()
     if isinstance(state.phase, Planning):
         if state.phase.is_urgent or not any(trigger.urgent for trigger in found):
             return _hold_or_go(state, state.phase)
@@ -71,8 +70,8 @@ def _hold_or_go(state: JobState, planning: Planning) -> Result:
 def _memory_is_short(state: JobState) -> bool:
     """Whether the next step, at its longest responses, is predicted not to fit."""
     snapshot = state.snapshot
-    longest = state.batch(state.config.job.workload.cap_at(state.step + 1))
-    return replace(snapshot, longest=longest).peak_bytes() > snapshot.usable_bytes
+    next_step = snapshot.pricing.lengths(state.mean_tokens, range(state.step + 1, state.step + 2))
+    return replace(snapshot, lengths=next_step).peak_bytes() > snapshot.pricing.usable_bytes
 
 
 def _triggers(state: JobState) -> tuple[Trigger, ...]:
@@ -88,9 +87,9 @@ def _triggers(state: JobState) -> tuple[Trigger, ...]:
         pool=state.reference.pool if growing else frozenset(state.usable),
         used=state.plan.devices,
         predicted_bytes=snapshot.peak_bytes(),
-        usable_bytes=snapshot.usable_bytes,
+        usable_bytes=snapshot.pricing.usable_bytes,
     )
-    return triggers(observed, state.reference, state.config.job.policy.delta_length)
+    return triggers(observed, state.reference, state.config.policy.delta_length)
 
 
 def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested | None) -> Result:
@@ -116,13 +115,13 @@ def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested
         reference=state.reference if request and request.dry_run else _reference(state, mean),
         phase=planning,
     )
-    return after, (RequestPlan(cycle=cycle, snapshot=state.snapshot, top=state.config.job.policy.top),)
+    return after, (RequestPlan(cycle=cycle, snapshot=state.snapshot, top=state.config.policy.top),)
 
 
 def _reference(state: JobState, response_tokens: float) -> Reference:
     """What drift is measured from, from now on."""
     snapshot = state.snapshot
-    return Reference(response_tokens, frozenset(state.usable), snapshot.peak_bytes() > snapshot.usable_bytes)
+    return Reference(response_tokens, frozenset(state.usable), snapshot.peak_bytes() > snapshot.pricing.usable_bytes)
 
 
 def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
@@ -168,7 +167,7 @@ def no_plan(state: JobState, why: str) -> Result:
 
 
 def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float) -> Verdict:
-    gamma = state.config.job.policy.gamma
+    gamma = state.config.policy.gamma
     if proposal.infeasible is not None:
         code, reason = proposal.infeasible
         delta = current_s - proposal.l_step_s

@@ -22,7 +22,7 @@ MAX_SPARE_GROUPS = 8
 def programs(state: JobState, ops: tuple[Op, ...]) -> tuple[tuple[Program, ...], frozenset[GroupKey]]:
     """The programs of all endpoints for the state's plan and units, and the communicators that stay after its commit."""
     config, epoch, sync = state.config, state.plan.epoch, weight_sync(state)
-    members = compute_groups(state.bound, config.job.model.num_kv_heads)
+    members = compute_groups(state.bound, config.num_kv_heads)
     groups = frozenset(GroupKey.of(group, COMPUTE) for group in members)
     timeout_s = max(MIN_TIMEOUT_S, TIMEOUT_FACTOR * sum(op_seconds(op, state.links) for op in (*ops, sync)))
     made = tuple(
@@ -54,5 +54,5 @@ def weight_sync(state: JobState) -> Op:
         config.states[config.generates],
         sync_op(state.plan.epoch),
         state.snapshot.endpoint_nodes,
-        config.job.policy.bucket,
+        config.policy.bucket,
     )

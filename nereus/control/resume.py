@@ -22,7 +22,7 @@ def _of_phase(state: JobState) -> tuple[Effect, ...]:
         case Starting():
             return _starting(state, state.phase)
         case Planning():
-            return (RequestPlan(cycle=state.phase.cycle, snapshot=state.snapshot, top=state.config.job.policy.top),)
+            return (RequestPlan(cycle=state.phase.cycle, snapshot=state.snapshot, top=state.config.policy.top),)
         case Joining():
             return (SpawnDevices(devices=tuple(sorted(state.phase.devices))),)
         case Transitioning() if state.phase.carrying.leg is not Leg.DONE:

@@ -16,7 +16,6 @@ from nereus.control.events import Committed, DeviceFailed, DeviceReady, Endpoint
 from nereus.control.moving import stop
 from nereus.control.phases import Starting, Steady
 from nereus.control.programs import programs, weight_sync
-from nereus.control.script import first_plan
 from nereus.control.state import JobState, Result
 from nereus.emu.plan import Plan
 from nereus.emu.unit import phi
@@ -57,7 +56,7 @@ def starting(state: JobState, event: Event) -> Result:
 
 def _install(state: JobState) -> Result:
     """All devices are ready: name the first units and have their communicators made."""
-    stages = {name: first_plan(name, choice) for name, choice in state.config.job.plan.items()}
+    stages = state.config.first
     placed = replace(
         state,
         plan=Plan(0, stages),
@@ -82,6 +81,6 @@ def _bind(state: JobState) -> Result:
 
 def _begun(state: JobState) -> Result:
     """All units are bound: the loop may run its first step."""
-    reference = Reference(float(state.config.job.workload.cap_at(1)), frozenset(state.usable))
+    reference = Reference(state.mean_tokens, frozenset(state.usable))
     after = replace(state, phase=Steady(), reference=reference, sync_members=weight_sync(state).members)
     return after, (Publish(news=Started(plan=after.plan)), ReleaseBoundary(release=after.release))

@@ -9,34 +9,41 @@ from nereus.control.effects import Effect
 from nereus.control.events import ReplanRequested
 from nereus.control.phases import Idle, Phase
 from nereus.control.report import Release, StepReport
-from nereus.cost.batch import Batch
-from nereus.cost.native import native_cost
-from nereus.cost.step import CostModel
-from nereus.emu.plan import DeviceId, Plan
+from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec
+from nereus.planner.pricing import Pricing
 from nereus.policy.horizon import Horizons
 from nereus.policy.proposal import Snapshot
 from nereus.policy.triggers import Reference
-from nereus.spec.job import Job
+from nereus.spec.plan import ScriptedTransition
+from nereus.spec.policy import Policy
 from nereus.transition.estimate import LinkRates
 
 LOOKAHEAD_STEPS = 2
 """Steps for which memory is predicted: a plan that is asked for at this boundary is in place at the next one."""
-
-UNKNOWN_FLOPS = 1e10
-"""FLOP/s of a device that was not timed: what a slow core does in float32, so that nothing is free before it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
     """What stays the same over a job."""
 
-    job: Job
+    policy: Policy
+    first: Mapping[str, StagePlan]
+    """The plan at the start."""
     states: Mapping[str, StateSpec]
+    """The logical state of each model-stage."""
     trains: str
+    """The model-stage whose weights the weight sync carries."""
     generates: str
+    """The model-stage that receives them."""
+    num_kv_heads: int
+    """Of the models: with more TP ranks, neighbours hold the same heads and form a group."""
     node_of: Mapping[DeviceId, int]
+    prior: Pricing
+    """What a plan costs, as far as it is known before the job runs."""
+    script: Mapping[int, ScriptedTransition] = field(default_factory=dict)
+    """Transitions that the job declares, by the step after which they come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +68,8 @@ class JobState:
     report: StepReport | None = None
     reference: Reference | None = None
     horizons: Horizons = field(default_factory=Horizons)
-    learnt: CostModel | None = None
-    """The cost model once a step was measured."""
+    learnt: Pricing | None = None
+    """The pricing once a step was measured."""
     links: LinkRates = field(default_factory=LinkRates)
     cycle: int = 0
     """Replans so far."""
@@ -80,28 +87,19 @@ class JobState:
         return tuple(emu for emus in self.emus.values() for emu in emus)
 
     @property
-    def cost(self) -> CostModel:
-        """The cost model as calibrated so far."""
-        if self.learnt is not None:
-            return self.learnt
-        job, cluster = self.config.job, self.config.job.cluster
-        return native_cost(job.model, job.dtype, self.device_flops, cluster.device.memory or 0, cluster.num_devices)
+    def pricing(self) -> Pricing:
+        """The cost model as calibrated so far, on the slowest device that was timed."""
+        return self.learnt or self.config.prior.timed(min(self.flops.values(), default=None))
 
     @property
-    def device_flops(self) -> float:
-        """FLOP/s of one device: the slowest that was timed, times the declared speed."""
-        return min(self.flops.values(), default=UNKNOWN_FLOPS) * (self.config.job.cluster.device.speed or 1.0)
-
-    def batch(self, response_tokens: float) -> Batch:
-        """A step whose responses are this long."""
-        job = self.config.job
-        return Batch(job.global_batch, job.workload.max_prompt_tokens, response_tokens, job.grpo.updates_per_step)
+    def mean_tokens(self) -> float:
+        """Mean response of the last step; before the first one, what the job expects of it."""
+        return self.report.response_tokens_mean if self.report else self.config.prior.lengths(0.0, range(1, 2)).longest
 
     @property
     def snapshot(self) -> Snapshot:
         """All that a decision is taken on."""
-        config, workload = self.config, self.config.job.workload
-        mean = self.report.response_tokens_mean if self.report else float(workload.cap_at(1))
+        config, pricing = self.config, self.pricing
         ahead = range(self.step + 1, self.step + 1 + LOOKAHEAD_STEPS)
         return Snapshot(
             plan=self.plan,
@@ -110,15 +108,10 @@ class JobState:
             node_of=config.node_of,
             usable=self.usable,
             states=config.states,
-            generates=config.generates,
-            cost=self.cost,
+            pricing=pricing,
+            lengths=pricing.lengths(self.mean_tokens, ahead),
             links=self.links,
-            capacity_bytes=config.job.cluster.device.memory or 0,
-            headroom=config.job.policy.headroom,
-            bucket_bytes=config.job.policy.bucket,
-            micro_batches=config.job.policy.micro_batches,
-            mean=self.batch(mean),
-            longest=self.batch(max(workload.cap_at(step) for step in ahead)),
+            bucket_bytes=config.policy.bucket,
         )
 
     @property

@@ -8,28 +8,37 @@ lives only while it computes, since holders may share devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
+from typing import Any, TypeAlias
 
 from nereus.cost.accelerator import AcceleratorModel, Learnt, Prediction
 from nereus.cost.components import Component
 from nereus.cost.execution import MEGATRON, PLAIN, Execution, Recompute
-from nereus.cost.generation import Rollout, concurrent_sequences, kv_room_bytes, kv_token_bytes
+from nereus.cost.generation import Rollout, kv_token_bytes
 from nereus.cost.layer import Architecture
-from nereus.cost.priors import shipped
+from nereus.cost.priors import known_of
+from nereus.cost.volume import Workload
+from nereus.emu.plan import StagePlan
 from nereus.spec.decoder import tp_degrees
-from nereus.spec.hardware import ACCELERATORS, Hardware
+from nereus.spec.hardware import ACCELERATORS, Hardware, LinkClass
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Nodes, Outline
-from nereus.spec.plan_file import PlannedStage
+from nereus.spec.stages import ROLES
 from nereus.spec.workflow import GENERATION, TRAINING
 
 REGIMES = {"plain": PLAIN, "megatron": MEGATRON}
 
 STAYS = frozenset((Component.PARAMETERS, Component.OPTIMIZER))
 """What an idle holder keeps; gradients and activations are gone at the end of its stage (paper, section 4.3)."""
+
+SYNC_EFFICIENCY = 0.5
+"""Of the link's peak that a weight sync reaches: broadcasts from few sources to many, not measured for a kind as yet."""
+
+LayoutClass: TypeAlias = tuple[int, int, int]
+"""Device kind, tp and pp."""
 
 WAVES = (1, 2, 4, 8, 16, 32)
 """Waves in which a generation replica may work through its sequences: more waves take less KV memory. A ladder in absolute
@@ -94,6 +103,11 @@ class Pricer:
     models: Mapping[str, HfModel]
     learnt: Learnt
     """What was measured, by accelerator kind and role; others start from what ships with the kind."""
+    largest_node: int = 0
+    """Devices between which the fast links run; 0: as many as the largest node of the kind has here."""
+    told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Seconds and bytes that were told before: of a model-stage in a role, whoever holds it and however many devices there
+    are. May be shared between pricers of one outline at the same lengths that have learnt the same."""
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, int], ...]:
@@ -129,11 +143,17 @@ class Pricer:
         """Nodes as large as the largest of the kind."""
         name, memory = self.kinds[kind]
         accelerator = replace(ACCELERATORS[name], memory_bytes=memory)
-        return Hardware(accelerator, max(group.devices for group in self.groups(kind)))
+        return Hardware(accelerator, self.largest_node or max(group.devices for group in self.groups(kind)))
 
     def architecture(self, holder: str) -> Architecture:
         """The model that a holder runs."""
-        return Architecture(self.models[self.outline.workflow.stage(holder).model].decoder)
+        return self._architectures[holder]
+
+    @cached_property
+    def _architectures(self) -> Mapping[str, Architecture]:
+        """Equal models are one, so that what is counted for one is known for the other."""
+        workflow = self.outline.workflow
+        return {holder: Architecture(self.models[workflow.stage(holder).model].decoder) for holder in workflow.holders}
 
     def priced(self, holder: str, kind: int, run: Execution) -> Option | None:
         """An option with its costs; None where it does not fit on a device by itself."""
@@ -143,19 +163,28 @@ class Pricer:
         seconds = {stage: self._seconds(stage, kind, run) for stage in self.outline.workflow.roles(holder)}
         return Option(holder=holder, kind=kind, run=run, seconds=seconds, memory=memory)
 
-    def execution(self, holder: str, kind: int, choice: PlannedStage) -> Execution:
-        """How a holder runs that a person planned. Generation without a micro-batch takes as many sequences at a time as
-        the memory that a plan may fill has room for, fully grown."""
-        run = self._run(holder, kind, choice.tp, choice.pp, choice.dp)
-        recompute = Recompute.FULL if choice.recompute else Recompute.NONE
-        run = replace(run, micro_batch=choice.micro_batch, zero1=choice.zero1, recompute=recompute)
-        if self.outline.workflow.stage(holder).role != GENERATION or "micro_batch" in choice.model_fields_set:
-            return run
-        architecture, most = self.architecture(holder), replace(run, micro_batch=ceil(run.sequences / run.dp))
-        rollout = self._rollout(architecture, most)
-        room = max(0.0, kv_room_bytes(run, architecture, self.usable_bytes(kind)))
-        rollout = replace(rollout, kv_bytes=min(rollout.kv_bytes, room))
-        return replace(run, micro_batch=int(concurrent_sequences(run, architecture, rollout)))
+    def of_plan(self, holder: str, kind: int, plan: StagePlan) -> Option:
+        """A stage plan with its costs, whether it fits or not."""
+        run = self.planned(holder, kind, plan)
+        seconds = {stage: self._seconds(stage, kind, run) for stage in self.outline.workflow.roles(holder)}
+        return Option(holder=holder, kind=kind, run=run, seconds=seconds, memory=self._memory(holder, kind, run))
+
+    def planned(self, holder: str, kind: int, plan: StagePlan) -> Execution:
+        """How a stage plan runs."""
+        run = self._run(holder, kind, plan.layout.tp, plan.layout.pp, plan.dp)
+        recompute = Recompute.FULL if plan.recompute else Recompute.NONE
+        return replace(run, micro_batch=plan.micro_batch, zero1=plan.zero1, recompute=recompute)
+
+    def work(self, stage: str, kind: int, run: Execution) -> Workload:
+        """What a model-stage computes in one RL step, for its seconds to be learnt from."""
+        return replace(self.prediction(stage, kind, run).work, repeats=self.repeats(stage))
+
+    def sync_seconds(self, target: str, source: LayoutClass, to: LayoutClass, *, one_node: bool) -> float:
+        """A weight sync: every device of the target takes its shard over its own link."""
+        kind, tp, pp = to
+        link = LinkClass.NODE if one_node and source[0] == kind else LinkClass.NETWORK
+        shard = _parameters(self.architecture(target)) * 2 / (tp * pp)
+        return shard / (self.hardware(kind).bytes_s(link) * SYNC_EFFICIENCY)
 
     def at_lengths(self, option: Option) -> Option:
         """An option with the memory that it takes at this outline's lengths, whether that fits or not."""
@@ -214,14 +243,26 @@ class Pricer:
 
     def model(self, kind: int, role: str) -> AcceleratorModel:
         """What prices a role on a kind."""
-        name = self.kinds[kind][0]
-        return self.learnt.get((name, role)) or AcceleratorModel(shipped(name))
+        return self._models[kind][role]
+
+    @cached_property
+    def _models(self) -> tuple[Mapping[str, AcceleratorModel], ...]:
+        names = [name for name, _ in self.kinds]
+        return tuple({role: known_of(self.learnt, (name, role)) for role in ROLES} for name in names)
 
     def _update(self, run: Execution) -> Execution:
         """One of the step's updates."""
         return replace(run, sequences=run.sequences / self.outline.workload.updates_per_step)
 
     def _memory(self, holder: str, kind: int, run: Execution) -> Mapping[Component, float]:
+        roles = tuple(self.outline.workflow.stage(stage).role for stage in self.outline.workflow.roles(holder))
+        key = "memory", self.architecture(holder).decoder, self.kinds[kind], roles[-1], _way(run)
+        if key not in self.told:
+            self.told[key] = self._counted(holder, kind, run)
+        found: Mapping[Component, float] = self.told[key]
+        return found
+
+    def _counted(self, holder: str, kind: int, run: Execution) -> Mapping[Component, float]:
         role, architecture, work = self.outline.workflow.stage(holder).role, self.architecture(holder), self.outline.workload
         model = self.model(kind, role)
         if role == GENERATION:
@@ -233,24 +274,29 @@ class Pricer:
 
     def _seconds(self, stage: str, kind: int, run: Execution) -> float:
         """Of one model-stage in one RL step."""
-        return self.repeats(stage) * self.prediction(stage, kind, run).expected_s
+        one = self.outline.workflow.stage(stage)
+        role = one.name if one.role == GENERATION else one.role
+        key = "seconds", self.architecture(one.holder).decoder, self.kinds[kind], role, _way(run)
+        if key not in self.told:
+            self.told[key] = self.repeats(stage) * self.prediction(stage, kind, run).expected_s
+        found: float = self.told[key]
+        return found
 
     def repeats(self, stage: str) -> float:
         """How often a step does what is predicted of a model-stage: its updates; a baseline is a part of a rollout."""
-        work, modelled = self.outline.workload, self.outline.workflow.stage(stage)
-        if modelled.role == TRAINING:
+        work, one = self.outline.workload, self.outline.workflow.stage(stage)
+        if one.role == TRAINING:
             return work.updates_per_step
         # The baseline of ReMax is one greedy response to each prompt.
-        baseline = modelled.role == GENERATION and modelled.holder != stage
-        return 1.0 / work.samples_per_prompt if baseline else 1.0
+        return 1.0 / work.samples_per_prompt if one.role == GENERATION and one.holder != stage else 1.0
 
     def prediction(self, stage: str, kind: int, run: Execution) -> Prediction:
         """What a model-stage takes: generation and inference of all sequences, one of the step's updates."""
-        modelled = self.outline.workflow.stage(stage)
-        model, architecture = self.model(kind, modelled.role), self.architecture(modelled.holder)
-        if modelled.role == GENERATION:
+        one = self.outline.workflow.stage(stage)
+        model, architecture = self.model(kind, one.role), self.architecture(one.holder)
+        if one.role == GENERATION:
             return model.generation(run, architecture, self._rollout(architecture, run))
-        if modelled.role == TRAINING:
+        if one.role == TRAINING:
             return model.training(self._update(run), architecture)
         return model.inference(run, architecture)
 
@@ -267,6 +313,16 @@ class Pricer:
             kv_item_bytes=run.item_bytes,
             reserves=True,
         )
+
+
+def _way(run: Execution) -> tuple[Hashable, ...]:
+    """What tells two ways to run one holder on one kind apart."""
+    return run.tp, run.pp, run.dp, run.micro_batch, run.recompute, run.zero1
+
+
+def _parameters(architecture: Architecture) -> float:
+    ends = 1 if architecture.decoder.tied else 2
+    return architecture.decoder.num_layers * architecture.layer_parameters(1) + ends * architecture.end_parameters(1)
 
 
 def _is_round(degree: int) -> bool:

@@ -11,16 +11,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from statistics import mean
 
 from nereus.cost.accelerator import AcceleratorModel, Key, Learnt
-from nereus.cost.priors import shipped
+from nereus.cost.execution import Execution
+from nereus.cost.generation import kv_room_bytes, kv_token_bytes
+from nereus.cost.priors import known_of
 from nereus.cost.training import inference_workload
 from nereus.cost.volume import Workload
+from nereus.emu.plan import StagePlan
 from nereus.errors import UserError
+from nereus.layout.layout import Layout
 from nereus.planner.accelerators import Pricer
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
+from nereus.spec.plan_file import PlannedStage
 from nereus.spec.ran import RanStage
 from nereus.spec.run_log import ACTOR_INFERENCE, LoggedStep, RunLog
 from nereus.spec.stages import ACTOR_TRAINING, role_of
@@ -113,7 +119,7 @@ def calibrate(
     old = {key: _drifted(model) if key in keys else model for key, model in known.items()}
     learnt, ahead = learn(old, steps), one_step_ahead(old, steps)
     return Calibration(
-        before={key: _start(known, key) for key in keys},
+        before={key: known_of(known, key) for key in keys},
         learnt=learnt,
         num_steps=len(steps),
         num_left_out=log.num_left_out,
@@ -137,7 +143,7 @@ def learn(known: Learnt, steps: Sequence[Step]) -> dict[Key, AcceleratorModel]:
             seen[sample.key].append(sample)
     found = dict(known)
     for key, samples in seen.items():
-        model = _start(known, key)
+        model = known_of(known, key)
         better = model.efficiencies.learn([one.work for one in samples], [one.seconds for one in samples])
         found[key] = replace(model, efficiencies=better)
     return found
@@ -154,16 +160,12 @@ def one_step_ahead(known: Learnt, steps: Sequence[Step], judged: int = JUDGED) -
     return dict(errors)
 
 
-def _start(known: Learnt, key: Key) -> AcceleratorModel:
-    return known.get(key) or AcceleratorModel(shipped(key[0]))
-
-
 def _drifted(model: AcceleratorModel) -> AcceleratorModel:
     return replace(model, efficiencies=model.efficiencies.drifting(DRIFT))
 
 
 def _error(learnt: Learnt, sample: Sample) -> float:
-    return abs(_start(learnt, sample.key).seconds(sample.work) / sample.seconds - 1)
+    return abs(known_of(learnt, sample.key).seconds(sample.work) / sample.seconds - 1)
 
 
 def _fits(learnt: Learnt, steps: Sequence[Step], ahead: Mapping[str, Sequence[float]]) -> Iterator[StageFit]:
@@ -182,6 +184,21 @@ def _fits(learnt: Learnt, steps: Sequence[Step], ahead: Mapping[str, Sequence[fl
             one_step_ahead=mean(judged) if judged else None,
             num_judged=len(judged),
         )
+
+
+def execution(pricer: Pricer, holder: str, kind: int, choice: PlannedStage) -> Execution:
+    """How a holder runs that a plan file names. Generation without a micro-batch takes as many sequences at a time as the
+    memory that a plan may fill has room for, fully grown."""
+    layout = Layout(choice.tp, choice.pp)
+    plan = StagePlan(holder, layout, choice.dp, choice.devices, choice.micro_batch, choice.zero1, choice.recompute)
+    run, outline = pricer.planned(holder, kind, plan), pricer.outline
+    if outline.workflow.stage(holder).role != GENERATION or "micro_batch" in choice.model_fields_set:
+        return run
+    architecture = pricer.architecture(holder)
+    tokens = architecture.context(outline.workload.prompt_tokens + outline.workload.response_tokens)
+    room = kv_room_bytes(run, architecture, pricer.usable_bytes(kind))
+    fits = room / (kv_token_bytes(run, architecture, run.item_bytes) * tokens)
+    return replace(run, micro_batch=max(1, int(min(ceil(run.sequences / run.dp), fits))))
 
 
 def _at(outline: Outline, step: LoggedStep) -> Outline:
@@ -205,9 +222,9 @@ def _samples(pricer: Pricer, ran: Mapping[str, RanStage], step: LoggedStep) -> I
             continue
         nodes = ran[holder].nodes
         kind = pricer.kinds.index((nodes.kind, nodes.memory_bytes))
-        run = pricer.execution(holder, kind, ran[holder].choice)
+        run = execution(pricer, holder, kind, ran[holder].choice)
         if stage == ACTOR_INFERENCE:
             work = inference_workload(run, pricer.architecture(holder))
         else:
-            work = replace(pricer.prediction(stage, kind, run).work, repeats=pricer.repeats(stage))
+            work = pricer.work(stage, kind, run)
         yield Sample(stage, nodes.kind, work, seconds)

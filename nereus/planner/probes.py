@@ -22,9 +22,8 @@ from nereus.cost.overlap import SECONDS
 from nereus.cost.seconds import stack
 from nereus.cost.volume import Workload
 from nereus.planner.accelerators import Option
-from nereus.planner.found import Solution
+from nereus.planner.calibration import execution
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
-from nereus.planner.solve import solve
 from nereus.planner.value import LAYOUT_ERROR, Belief, Floats, choose
 from nereus.spec.ran import RanStage
 
@@ -81,19 +80,26 @@ def rivals(planner: OutlinePlanner) -> tuple[PlannedStep, ...]:
 
     The next best plans overall would not do: they differ in the model-stages that hardly count.
     """
-    if not all(planner.options):
-        return ()
-    problem = planner.problem
-    best = solve(problem)[0][0]
-    found = {best.rows: best}
-    for at, holder in enumerate(problem.holders):
-        pinned: list[Solution] = []
-        for layout in np.unique(holder.rows.layout):
-            own = replace(holder, rows=holder.rows.take(holder.rows.layout == layout))
-            others = (*problem.holders[:at], own, *problem.holders[at + 1 :])
-            pinned += solve(replace(problem, holders=others))[0]
-        found |= {solution.rows: solution for solution in sorted(pinned)[:RIVALS]}
-    return tuple(planner.planned(solution, best) for solution in sorted(found.values()))
+    best, _ = planner.best(1)
+    found = {_names(plan): plan for plan in best}
+    for table in planner.options if best else ():
+        held = [_with_layout(planner, table[0].holder, layout) for layout in dict.fromkeys(o.layout for o in table)]
+        found |= {_names(plan): plan for plan in sorted((p for plans in held for p in plans), key=_seconds)[:RIVALS]}
+    return tuple(sorted(found.values(), key=_seconds))
+
+
+def _with_layout(planner: OutlinePlanner, holder: str, layout: tuple[int, int, int]) -> tuple[PlannedStep, ...]:
+    """The best plan in which one holder has this layout."""
+    tables = tuple(tuple(o for o in table if o.holder != holder or o.layout == layout) for table in planner.options)
+    return replace(planner, tables=tables).best(1)[0]
+
+
+def _seconds(plan: PlannedStep) -> float:
+    return plan.seconds
+
+
+def _names(plan: PlannedStep) -> tuple[tuple[str, int, str], ...]:
+    return tuple(_name(option) for option in plan.options.values())
 
 
 def _name(option: Option) -> tuple[str, int, str]:
@@ -141,7 +147,7 @@ class _Items:
         found, pricer = self.ran.get(option.holder), self.planner.pricer
         if found is None or (found.nodes.kind, found.nodes.memory_bytes) != pricer.kinds[option.kind]:
             return False
-        return pricer.execution(option.holder, option.kind, found.choice) == option.run
+        return execution(pricer, option.holder, option.kind, found.choice) == option.run
 
     def moves(self, item: int) -> Floats:
         """How much the log of an item's seconds rises with each class of its kind and role."""

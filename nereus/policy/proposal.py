@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nereus.cost.batch import Batch
-from nereus.cost.step import CostModel
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.emu.unit import Emu
 from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, StateSpec
-from nereus.planner.request import SearchRequest
-from nereus.planner.search import Choice, search
+from nereus.planner.pricing import Devices, Lengths, Pricing, Target
 from nereus.planner.seats import settled
 from nereus.policy.admission import Code
 from nereus.transition.arrange import arrange
@@ -40,30 +37,25 @@ class Snapshot:
     usable: tuple[DeviceId, ...]
     """Devices that a target plan may use: there, and not leaving."""
     states: Mapping[str, StateSpec]
-    generates: str
-    cost: CostModel
+    pricing: Pricing
+    lengths: Lengths
+    """The responses of the steps to come."""
     links: LinkRates
-    capacity_bytes: int
-    headroom: float
-    """Share of it that a plan leaves free."""
     bucket_bytes: int
     """The most that moving state holds in buffers on a device each way."""
-    micro_batches: tuple[int, ...]
-    """Micro-batches to choose from."""
-    mean: Batch
-    longest: Batch
 
     def l_step_s(self) -> float:
         """Predicted seconds per step of the plan in force."""
-        return self.cost.step_seconds(self.plan, self.mean, self.generates)
+        return self.pricing.step_seconds(self.plan, self.lengths)
 
     def peak_bytes(self) -> int:
         """Predicted peak of the plan in force."""
-        return max(self.cost.peaks(self.plan, self.states, self.longest).values())
+        return max(self.pricing.peaks(self.plan, self.lengths).values())
 
     @property
-    def usable_bytes(self) -> float:
-        return self.capacity_bytes * (1 - self.headroom)
+    def pool(self) -> Devices:
+        """The devices that a target plan may use."""
+        return Devices(self.usable, self.node_of)
 
     @property
     def endpoint_nodes(self) -> dict[EndpointId, int]:
@@ -94,22 +86,10 @@ def propose(snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
 
     If none of them can be reached, one more that moves nothing.
     """
-    request = SearchRequest(
-        states=snapshot.states,
-        generates=snapshot.generates,
-        cost=snapshot.cost,
-        devices=snapshot.usable,
-        node_of=snapshot.node_of,
-        capacity_bytes=snapshot.capacity_bytes,
-        headroom=snapshot.headroom,
-        micro_batches=snapshot.micro_batches,
-        mean=snapshot.mean,
-        longest=snapshot.longest,
-    )
+    pricing, pool, lengths = snapshot.pricing, snapshot.pool, snapshot.lengths
     # The layouts in force with other micro-batches move nothing, so they may fit where no transition does.
-    shapes = {name: (plan.layout, plan.dp) for name, plan in snapshot.plan.stages.items()}
-    choices = (*search(request, top + 1), *search(replace(request, shapes=shapes)))
-    proposals = [p for p in (_proposal(snapshot, choice) for choice in choices) if p is not None]
+    targets = (*pricing.search(pool, lengths, top + 1), *pricing.search(pool, lengths, 1, like=snapshot.plan))
+    proposals = [p for p in (_proposal(snapshot, target) for target in targets) if p is not None]
     ranked = sorted({str(p.stages): p for p in proposals}.values(), key=lambda p: p.l_step_s)
     best = tuple(ranked[:top])
     if any(p.infeasible is None for p in best):
@@ -117,10 +97,10 @@ def propose(snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
     return (*best, *[p for p in ranked[top:] if not p.primitives and p.infeasible is None][:1])
 
 
-def _proposal(snapshot: Snapshot, choice: Choice) -> Proposal | None:
-    """A choice of the search placed on the pool; None if nothing would change."""
-    seats = _seats(snapshot, choice) if choice.placed else {}
-    placed = {c.plan.stage: place(snapshot, c.plan, seats.get(c.plan.stage)) for c in choice.chosen}
+def _proposal(snapshot: Snapshot, target: Target) -> Proposal | None:
+    """A target of the search placed on the pool; None if nothing would change."""
+    seats = _seats(snapshot, target) if target.placed else {}
+    placed = {name: place(snapshot, plan, seats.get(name)) for name, plan in target.stages.items()}
     changed = {stage: plan for stage, plan in placed.items() if _differs(plan, snapshot.plan.stages[stage])}
     stages = {**snapshot.plan.stages, **changed}
     if stages == snapshot.plan.stages:
@@ -129,8 +109,8 @@ def _proposal(snapshot: Snapshot, choice: Choice) -> Proposal | None:
     def proposal(infeasible: tuple[Code, str] | None, l_tran_s: float, peak: int, moved: Transition | None) -> Proposal:
         return Proposal(
             stages=stages,
-            l_step_s=choice.seconds,
-            peak_bytes=choice.peak_bytes,
+            l_step_s=target.seconds,
+            peak_bytes=target.peak_bytes,
             l_tran_s=l_tran_s,
             transition_peak_bytes=peak,
             primitives=moved.counts if moved else {},
@@ -163,7 +143,7 @@ def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: i
         bucket_bytes=snapshot.bucket_bytes,
     )
     standing = [emu for emus in snapshot.emus.values() for emu in emus]
-    return fitted(transition, standing, snapshot.states, snapshot.usable_bytes)
+    return fitted(transition, standing, snapshot.states, snapshot.pricing.usable_bytes)
 
 
 def place(snapshot: Snapshot, plan: StagePlan, seats: Sequence[DeviceId] | None = None) -> StagePlan:
@@ -194,11 +174,11 @@ def _nearest(snapshot: Snapshot, plan: StagePlan) -> list[DeviceId]:
     return [*whole, *rest][: len(plan.devices)]
 
 
-def _seats(snapshot: Snapshot, choice: Choice) -> dict[str, tuple[DeviceId, ...]]:
-    """The devices of a choice that says where its model-stages lie: as many as can be stay where they are."""
+def _seats(snapshot: Snapshot, target: Target) -> dict[str, tuple[DeviceId, ...]]:
+    """The devices of a target that says where its model-stages lie: as many as can be stay where they are."""
     position = {device: at for at, device in enumerate(snapshot.usable)}
     held = {name: {position[d] for d in plan.devices if d in position} for name, plan in snapshot.plan.stages.items()}
-    places = {c.plan.stage: c.plan.devices for c in choice.chosen}
+    places = {name: plan.devices for name, plan in target.stages.items()}
     seats = settled(places, [snapshot.node_of[device] for device in snapshot.usable], held)
     return {stage: tuple(snapshot.usable[at] for at in positions) for stage, positions in seats.items()}
 

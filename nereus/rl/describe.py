@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from nereus.control.script import first_plan
 from nereus.control.state import JobConfig
 from nereus.emu.unit import counter_tensors
+from nereus.layout.catalog import StateSpec
 from nereus.layout.dense import state_spec
+from nereus.planner.native import NativePricing
 from nereus.spec.job import Job
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
 
@@ -13,14 +18,26 @@ def describe(job: Job) -> JobConfig:
     """What the controller needs to know of a job."""
     counters = counter_tensors()
     frozen = state_spec(job.model, job.dtype, counters, optimizer=False)
-    return JobConfig(
-        job=job,
-        states={
+    return config_of(
+        job,
+        {
             ACTOR_GENERATION: frozen,
             REFERENCE_INFERENCE: frozen,
             ACTOR_TRAINING: state_spec(job.model, job.dtype, counters, optimizer=True),
         },
+    )
+
+
+def config_of(job: Job, states: Mapping[str, StateSpec]) -> JobConfig:
+    """A job whose model-stages have this logical state."""
+    return JobConfig(
+        policy=job.policy,
+        first={name: first_plan(name, choice) for name, choice in job.plan.items()},
+        states=states,
         trains=ACTOR_TRAINING,
         generates=ACTOR_GENERATION,
+        num_kv_heads=job.model.num_kv_heads,
         node_of={device: job.cluster.node_of(device) for device in range(job.cluster.num_devices)},
+        prior=NativePricing.of(job, states, ACTOR_GENERATION),
+        script={entry.step: entry for entry in job.transitions},
     )

@@ -67,8 +67,6 @@ class LogTable:
             found = math.nan
         if not math.isfinite(found):
             raise UserError(f"{self.path}, line {line}: {column} {value!r} is not allowed; it must be a finite number")
-        if found > MOST:
-            raise UserError(f"{self.path}, line {line}: {column} {value!r} is not allowed; it must be at most {MOST:.0f}")
         return found
 
 
@@ -89,6 +87,7 @@ def _of_csv(path: Path, text: str) -> LogTable:
         header, *lines = list(csv.reader(io.StringIO(text, newline=""))) or [[]]
     except csv.Error as error:
         raise UserError(f"{path}: it must be a readable CSV: {error}") from None
+    header = [name.strip() for name in header]
     rows = tuple((number, dict(zip(header, line, strict=False))) for number, line in enumerate(lines, 2) if line)
     return LogTable(path, tuple(header), rows)
 

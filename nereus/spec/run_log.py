@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nereus.errors import UserError
-from nereus.spec.log_table import LENGTH_COLUMNS, STEP_COLUMNS, LogTable, read_log
+from nereus.spec.log_table import LENGTH_COLUMNS, MOST, STEP_COLUMNS, LogTable, read_log
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
 from nereus.spec.workflow import BASELINE_GENERATION, CRITIC_INFERENCE, CRITIC_TRAINING, REWARD_INFERENCE
 
@@ -85,5 +85,8 @@ def _step(log: LogTable, line: int, row: Mapping[str, object]) -> LoggedStep | N
 
 
 def _positive(log: LogTable, line: int, row: Mapping[str, object], names: tuple[str, ...]) -> float | None:
-    value = log.number(line, row, log.optional(names))
+    column = log.optional(names)
+    value = log.number(line, row, column)
+    if value is not None and value > MOST:
+        raise UserError(f"{log.path}, line {line}: {column} {value!r} is not allowed; it must be at most {MOST:.0f}")
     return value if value is not None and value > 0 else None

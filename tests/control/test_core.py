@@ -47,6 +47,8 @@ from nereus.control.phases import (
     Transitioning,
 )
 from nereus.errors import NereusError
+from nereus.planner.native import NativePricing
+from nereus.planner.pricing import Pricing
 from nereus.policy.admission import Code
 from nereus.policy.horizon import Signal
 from nereus.spec.stages import ACTOR_TRAINING
@@ -73,6 +75,14 @@ def planning(core: Core, tokens: float = 12.0) -> PlanReady:
     assert isinstance(answer, PlanReady)
     assert isinstance(core.state.phase, Planning)
     return answer
+
+
+def with_caps(pricing: Pricing, corners: list[dict[str, int]]) -> NativePricing:
+    """The same pricing with another curriculum of response caps."""
+    assert isinstance(pricing, NativePricing)
+    workload = pricing.job.workload
+    changed = type(workload).model_validate({**workload.model_dump(), "response_cap": corners})
+    return replace(pricing, job=pricing.job.model_copy(update={"workload": changed}))
 
 
 def notice(core: Core, *devices: int, at: int) -> None:
@@ -266,11 +276,8 @@ def test_held_boundary_is_released_after_the_commit_on_devices_that_stay() -> No
 def test_boundary_is_held_when_the_next_step_is_predicted_not_to_fit() -> None:
     core = steady()
     core.plans = False
-    job = core.state.config.job
     corners = [{"step": 2, "tokens": 6}, {"step": 3, "tokens": 600}]
-    workload = type(job.workload).model_validate({**job.workload.model_dump(), "response_cap": corners})
-    config = replace(core.state.config, job=job.model_copy(update={"workload": workload}))
-    core.state = replace(core.state, config=config)
+    core.state = replace(core.state, learnt=with_caps(core.state.pricing, corners))
     kinds = [type(effect) for effect in core.boundary()]
     assert kinds == [RequestPlan]
     assert isinstance(core.state.phase, Planning)

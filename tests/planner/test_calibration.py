@@ -15,7 +15,7 @@ from nereus.cost.operations import OpClass
 from nereus.cost.priors import shipped
 from nereus.errors import UserError
 from nereus.planner.accelerators import Pricer
-from nereus.planner.calibration import WARM_UP, WINDOW, Calibration, calibrate, one_step_ahead, samples_of
+from nereus.planner.calibration import WARM_UP, WINDOW, Calibration, calibrate, execution, one_step_ahead, samples_of
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import parse_outline
 from nereus.spec.plan_file import PlannedStage
@@ -80,7 +80,7 @@ def run_log(truth: Learnt, count: int, *, seed: int = 0, every: int = 0) -> RunL
 def seconds(learnt: Learnt, stage: str, choice: PlannedStage) -> float:
     """What a model-stage takes in a layout, at the outline's lengths."""
     pricer = Pricer(OUTLINE, MODELS, learnt)
-    return pricer.prediction(stage, 0, pricer.execution(stage, 0, choice)).seconds
+    return pricer.prediction(stage, 0, execution(pricer, stage, 0, choice)).seconds
 
 
 @pytest.fixture(scope="module", params=[0, 20], ids=["calm", "spikes"])
@@ -179,7 +179,7 @@ def test_work_of_a_sample_is_what_a_step_of_the_plan_is_priced_with() -> None:
     roomy = outline.model_copy(update={"nodes": (OUTLINE.nodes[0].model_copy(update={"memory": 2**40}),)})
     pricer, known = Pricer(roomy, MODELS, {}), AcceleratorModel(shipped("H100"))
     priced = [
-        pricer.priced(holder, 0, pricer.execution(holder, 0, PlannedStage(dp=8))) for holder in outline.workflow.holders
+        pricer.priced(holder, 0, execution(pricer, holder, 0, PlannedStage(dp=8))) for holder in outline.workflow.holders
     ]
     expected = {stage: taken for option in priced if option for stage, taken in option.seconds.items()}
     assert {sample.stage: known.seconds(sample.work) for sample in samples} == pytest.approx(expected)
@@ -202,6 +202,6 @@ def test_generation_of_an_asynchronous_job_is_not_learnt_from() -> None:
 
 def test_generation_takes_as_many_sequences_as_fit_unless_the_plan_says() -> None:
     pricer = Pricer(OUTLINE, MODELS, {})
-    assert pricer.execution("actor_generation", 0, PlannedStage(dp=8)).micro_batch == 64 * 4 // 8
-    assert pricer.execution("actor_generation", 0, PlannedStage(dp=8, micro_batch=4)).micro_batch == 4
-    assert pricer.execution("actor_training", 0, PlannedStage(dp=8)).micro_batch == 1
+    assert execution(pricer, "actor_generation", 0, PlannedStage(dp=8)).micro_batch == 64 * 4 // 8
+    assert execution(pricer, "actor_generation", 0, PlannedStage(dp=8, micro_batch=4)).micro_batch == 4
+    assert execution(pricer, "actor_training", 0, PlannedStage(dp=8)).micro_batch == 1

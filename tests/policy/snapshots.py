@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from nereus.cost.batch import Batch
 from nereus.cost.native import native_cost
 from nereus.emu.plan import Plan
 from nereus.emu.unit import counter_tensors, phi
 from nereus.layout.dense import state_spec
+from nereus.planner.native import NativePricing
+from nereus.planner.pricing import Lengths
 from nereus.policy.proposal import Snapshot
+from nereus.spec.job import Job
 from nereus.spec.model import ModelShape
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES
 from nereus.transition.estimate import LinkRates
@@ -24,6 +26,37 @@ STATES = {ACTOR_GENERATION: SERVED, REFERENCE_INFERENCE: SERVED, ACTOR_TRAINING:
 DEVICES = tuple(range(8))
 NODE_OF = {device: device // 4 for device in DEVICES}
 MIB = 1 << 20
+
+
+def pricing_of(capacity_bytes: int, headroom: float = 0.1) -> NativePricing:
+    """256 sequences a step, prompts of 6 tokens, on CPU devices of this memory."""
+    alone = {"tp": 1, "pp": 1, "dp": 1, "devices": "0"}
+    job = Job.model_validate(
+        {
+            "name": "snapshot",
+            "steps": 1,
+            "model": MODEL,
+            "task": {"name": "letter_class"},
+            "workload": {
+                "prompts_per_step": 32,
+                "samples_per_prompt": 8,
+                "max_prompt_tokens": 6,
+                "response_cap": [{"step": 1, "tokens": 12}],
+            },
+            "optimizer": {"learning_rate": 1e-3},
+            "cluster": {"nodes": 2, "devices_per_node": 4, "device": {"kind": "cpu", "memory": capacity_bytes}},
+            "policy": {"headroom": headroom, "micro_batches": (4, 8, 16, 32, 64)},
+            "plan": dict.fromkeys(STAGES, alone),
+        }
+    )
+    cost = native_cost(MODEL, "float32", 4.5e9, capacity_bytes, len(DEVICES))
+    return NativePricing(job=job, states=STATES, generates=ACTOR_GENERATION, cost=cost)
+
+
+def native(snapshot: Snapshot) -> NativePricing:
+    """The pricing of a snapshot, which is that of the native job."""
+    assert isinstance(snapshot.pricing, NativePricing)
+    return snapshot.pricing
 
 
 def snapshot_of(
@@ -51,15 +84,10 @@ def snapshot_of(
         node_of=NODE_OF,
         usable=usable,
         states=STATES,
-        generates=ACTOR_GENERATION,
-        cost=native_cost(MODEL, "float32", 4.5e9, capacity_bytes, len(DEVICES)),
+        pricing=pricing_of(capacity_bytes),
+        lengths=Lengths(12, longest),
         links=LinkRates(),
-        capacity_bytes=capacity_bytes,
-        headroom=0.1,
         bucket_bytes=bucket_bytes,
-        micro_batches=(4, 8, 16, 32, 64),
-        mean=Batch(256, 6, 12),
-        longest=Batch(256, 6, longest),
     )
 
 

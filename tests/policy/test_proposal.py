@@ -14,9 +14,9 @@ from nereus.layout.catalog import Site, UnitId
 from nereus.layout.layout import Layout
 from nereus.policy.admission import Code
 from nereus.policy.proposal import Proposal, Snapshot, propose, transition_to
-from nereus.spec.stages import ACTOR_GENERATION, STAGES
+from nereus.spec.stages import STAGES
 from tests.builders import ENDPOINT_OF
-from tests.policy.snapshots import DEVICES, MIB, NODE_OF, SNAPSHOTS, STATES, everywhere, snapshot_of
+from tests.policy.snapshots import DEVICES, MIB, NODE_OF, SNAPSHOTS, STATES, everywhere, native, pricing_of, snapshot_of
 
 TOP = 5
 
@@ -56,7 +56,7 @@ def test_proposals_come_fastest_first_with_the_latency_of_their_plan(name: str) 
     snapshot, found = SNAPSHOTS[name], proposals_of(name)
     assert [p.l_step_s for p in found] == sorted(p.l_step_s for p in found)
     for proposal in found:
-        seconds = snapshot.cost.step_seconds(Plan(1, proposal.stages), snapshot.mean, ACTOR_GENERATION)
+        seconds = snapshot.pricing.step_seconds(Plan(1, proposal.stages), snapshot.lengths)
         assert proposal.l_step_s == pytest.approx(seconds)
 
 
@@ -71,8 +71,8 @@ def test_proposals_fit_in_memory_on_every_device(name: str) -> None:
     """The placed plan, not only the one that the search looked at."""
     snapshot = SNAPSHOTS[name]
     for proposal in proposals_of(name):
-        peaks = snapshot.cost.peaks(Plan(1, proposal.stages), STATES, snapshot.longest)
-        assert max(peaks.values()) <= proposal.peak_bytes <= 0.9 * snapshot.capacity_bytes
+        peaks = snapshot.pricing.peaks(Plan(1, proposal.stages), snapshot.lengths)
+        assert max(peaks.values()) <= proposal.peak_bytes <= snapshot.pricing.usable_bytes
 
 
 @each_snapshot
@@ -108,22 +108,22 @@ def test_pool_cut_in_half_gives_proposals_that_leave_the_lost_devices() -> None:
 
 def test_tight_memory_gives_a_proposal_that_fits_where_the_plan_in_force_does_not() -> None:
     snapshot = SNAPSHOTS["memory is tight"]
-    assert snapshot.peak_bytes() > snapshot.usable_bytes
-    assert all(proposal.peak_bytes <= snapshot.usable_bytes for proposal in proposals_of("memory is tight"))
+    assert snapshot.peak_bytes() > snapshot.pricing.usable_bytes
+    assert all(proposal.peak_bytes <= snapshot.pricing.usable_bytes for proposal in proposals_of("memory is tight"))
     assert any(proposal.infeasible is None for proposal in proposals_of("memory is tight"))
 
 
 def test_tight_memory_proposes_a_smaller_micro_batch_where_nothing_can_move() -> None:
     """The urgent path "also considers smaller per-replica batches" (paper, section 4.3); they move nothing."""
-    snapshot = replace(SNAPSHOTS["memory is tight"], capacity_bytes=15 * MIB)
+    snapshot = replace(SNAPSHOTS["memory is tight"], pricing=pricing_of(15 * MIB))
     smaller = {name: replace(plan, micro_batch=4) for name, plan in snapshot.plan.stages.items()}
-    peaks = snapshot.cost.peaks(Plan(1, smaller), STATES, snapshot.longest)
-    assert max(peaks.values()) <= snapshot.usable_bytes < snapshot.peak_bytes()
+    peaks = snapshot.pricing.peaks(Plan(1, smaller), snapshot.lengths)
+    assert max(peaks.values()) <= snapshot.pricing.usable_bytes < snapshot.peak_bytes()
     assert any(proposal.infeasible is None for proposal in propose(snapshot, 20))
 
 
 def test_memory_that_admits_no_plan_gives_no_proposal() -> None:
-    assert propose(replace(SNAPSHOTS["half of the pool in use"], capacity_bytes=MIB), TOP) == ()
+    assert propose(replace(SNAPSHOTS["half of the pool in use"], pricing=pricing_of(MIB)), TOP) == ()
 
 
 # --- how to get there --------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_proposals_say_what_moving_costs(name: str) -> None:
         assert proposal.l_tran_s >= snapshot.links.op_s
         held = predicted_state(snapshot)
         assert proposal.transition_peak_bytes >= max(held.values())
-        fits = proposal.transition_peak_bytes <= snapshot.usable_bytes
+        fits = proposal.transition_peak_bytes <= snapshot.pricing.usable_bytes
         assert fits == (proposal.infeasible is None)
         if proposal.infeasible:
             assert proposal.infeasible[0] is Code.INFEASIBLE_MEMORY
@@ -202,7 +202,7 @@ def predicted_state(snapshot: Snapshot) -> dict[str, int]:
 def test_transition_that_does_not_fit_is_named_infeasible_with_its_numbers() -> None:
     """A unit of the training state takes 5 MB, and an Extend from the only replica needs that and as much in buffers."""
     snapshot = snapshot_of(everywhere("dp1"), capacity_bytes=64 * MIB, micro_batch=4, longest=6)
-    found = [propose(replace(snapshot, capacity_bytes=mib * MIB), TOP) for mib in (10, 14, 64)]
+    found = [propose(replace(snapshot, pricing=pricing_of(mib * MIB)), TOP) for mib in (10, 14, 64)]
     reasons = [p.infeasible for proposals in found for p in proposals if p.infeasible]
     assert {code for code, _ in reasons} <= {Code.INFEASIBLE_MEMORY}
     assert any(reasons)
@@ -224,11 +224,11 @@ def test_change_of_micro_batch_alone_moves_nothing() -> None:
 
 def test_snapshot_predicts_latency_and_peak_of_the_plan_in_force() -> None:
     snapshot = SNAPSHOTS["all of the pool in use"]
-    seconds = sum(snapshot.cost.stage_seconds(p, snapshot.mean) for p in snapshot.plan.stages.values())
-    assert snapshot.l_step_s() == pytest.approx(seconds + snapshot.cost.sync_seconds(8))
-    peaks = snapshot.cost.peaks(snapshot.plan, STATES, snapshot.longest)
+    seconds = sum(native(snapshot).cost.stage_seconds(p, native(snapshot).batch(12)) for p in snapshot.plan.stages.values())
+    assert snapshot.l_step_s() == pytest.approx(seconds + native(snapshot).cost.sync_seconds(8))
+    peaks = snapshot.pricing.peaks(snapshot.plan, snapshot.lengths)
     assert snapshot.peak_bytes() == max(peaks.values())
-    assert snapshot.usable_bytes == pytest.approx(0.9 * 64 * MIB)
+    assert snapshot.pricing.usable_bytes == pytest.approx(0.9 * 64 * MIB)
 
 
 def test_endpoints_are_on_the_nodes_of_their_devices() -> None:

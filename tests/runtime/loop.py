@@ -25,7 +25,8 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import StateSpec
 from nereus.layout.dense import layer_name
 from nereus.monitor.pool import PoolEmulator
-from nereus.rl.describe import describe
+from nereus.planner.native import NativePricing
+from nereus.rl.describe import config_of, describe
 from nereus.runtime.driver import Driver
 from nereus.runtime.journal import Journal
 from nereus.runtime.ports import Ports
@@ -106,17 +107,14 @@ def small_job(**fields: Any) -> Job:
 
 def small_config(job: Job) -> JobConfig:
     frozen = small_state()
-    return JobConfig(
-        job=job,
-        states={
-            ACTOR_GENERATION: frozen,
-            REFERENCE_INFERENCE: frozen,
-            ACTOR_TRAINING: small_state(optimizer=True),
-        },
-        trains=ACTOR_TRAINING,
-        generates=ACTOR_GENERATION,
-        node_of={device: job.cluster.node_of(device) for device in range(job.cluster.num_devices)},
-    )
+    states = {ACTOR_GENERATION: frozen, REFERENCE_INFERENCE: frozen, ACTOR_TRAINING: small_state(optimizer=True)}
+    return config_of(job, states)
+
+
+def job_of(config: JobConfig) -> Job:
+    """The job file behind a configuration."""
+    assert isinstance(config.prior, NativePricing)
+    return config.prior.job
 
 
 def scripted_config(*script: Mapping[str, Any], **fields: Any) -> JobConfig:
@@ -230,7 +228,7 @@ class Loop:
     ) -> None:
         """`order` leaves some facts undelivered when the loop goes on; without it all are delivered first."""
         self.world, self.pool = world, pool
-        self.truth = truth or Truth(world.config.job)
+        self.truth = truth or Truth(job_of(world.config))
         self.last: Release | None = None
         self.crash_after: int | None = None
         """The head dies after this many events."""
@@ -250,7 +248,7 @@ class Loop:
         return self.driver.news
 
     def begin(self) -> Release | None:
-        job = self.world.config.job
+        job = job_of(self.world.config)
         devices = self.pool.start() if self.pool else tuple(d for d in range(job.cluster.num_devices) if d not in job.absent)
         return self._asked(JobStarted(devices=devices))
 

@@ -249,7 +249,7 @@ def test_programs_have_the_communicators_of_the_new_plan_which_are_kept_with_the
     release = loop.boundary(1)
     assert release is not None
     programs = [p for p in loop.world.calls("install") if isinstance(p, Program) and p.epoch == 1]
-    members = compute_groups(emus_of(release), loop.world.config.job.model.num_kv_heads)
+    members = compute_groups(emus_of(release), loop.world.config.num_kv_heads)
     compute = {GroupKey.of(group, COMPUTE) for group in members}
     for program in programs:
         assert {group for group in compute if program.endpoint in group.members} <= set(program.groups)

@@ -17,12 +17,12 @@ import pytest
 from nereus.control.effects import Decision, Started, TransitionRecord
 from nereus.control.phases import Stopped
 from nereus.control.report import StepReport
-from nereus.control.state import JobState
 from nereus.cost.batch import Batch
+from nereus.cost.native import native_cost
 from nereus.emu.plan import Plan
 from nereus.policy.admission import Code
 from nereus.runtime.summary import SampleCounts, summarize
-from tests.runtime.loop import Loop, Truth, quickstart
+from tests.runtime.loop import Loop, Truth, job_of, quickstart
 from tests.runtime.world import World
 
 SEEDS = range(5)
@@ -35,8 +35,8 @@ def walk(seed: int, plan_boundaries: int = 0) -> Loop:
     config, pool = quickstart()
     world = World(config, order=Random(seed), plan_boundaries=plan_boundaries, holds_values=False)
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(world, Path(folder) / "journal.sqlite", pool=pool, truth=Truth(config.job, seed))
-        loop.run(config.job.steps)
+        loop = Loop(world, Path(folder) / "journal.sqlite", pool=pool, truth=Truth(job_of(config), seed))
+        loop.run(job_of(config).steps)
         loop.close()
     return loop
 
@@ -68,7 +68,7 @@ def test_run_comes_to_its_end(seed: int) -> None:
     loop = walk(seed)
     assert loop.world.stopped is None
     assert not isinstance(loop.state.phase, Stopped)
-    assert [step for step, _ in steps(loop)] == list(range(1, loop.world.config.job.steps + 1))
+    assert [step for step, _ in steps(loop)] == list(range(1, job_of(loop.world.config).steps + 1))
 
 
 @each_seed
@@ -135,8 +135,8 @@ def test_every_transition_goes_to_devices_that_stay(seed: int) -> None:
 def test_no_step_runs_that_was_predicted_not_to_fit(seed: int) -> None:
     loop = walk(seed)
     config = loop.world.config
-    job = config.job
-    cost = JobState(config=config).cost
+    job = job_of(config)
+    cost = native_cost(job.model, job.dtype, 1e10, 1, 8)
     usable = (job.cluster.device.memory or 0) * (1 - job.policy.headroom)
     for step, plan in steps(loop):
         longest = Batch(job.global_batch, job.workload.max_prompt_tokens, job.workload.cap_at(step))
@@ -147,7 +147,7 @@ def test_no_step_runs_that_was_predicted_not_to_fit(seed: int) -> None:
 @each_seed
 def test_batch_of_a_step_is_fixed_under_any_plan(seed: int) -> None:
     loop = walk(seed)
-    batch = loop.world.config.job.global_batch
+    batch = job_of(loop.world.config).global_batch
     assert batch == 256
     assert {news.num_samples for news in loop.news if isinstance(news, StepReport)} == {batch}
     for _, plan in steps(loop):
