@@ -13,6 +13,18 @@ from nereus.errors import UserError
 from nereus.spec.outline import is_outline
 from nereus.spec.reading import read_data
 
+OF_OUTLINES = (
+    "explain",
+    "lengths",
+    "export",
+    "efficiencies",
+    "calibrate",
+    "ran",
+    "save_efficiencies",
+    "suggest_probes",
+)
+"""Options that a job file does not have."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -23,6 +35,11 @@ class Asked:
     explain: bool = False
     lengths: Path | None = None
     export: str | None = None
+    efficiencies: Path | None = None
+    calibrate: Path | None = None
+    ran: Path | None = None
+    save_efficiencies: Path | None = None
+    suggest_probes: int = 0
     as_json: bool = False
 
 
@@ -53,9 +70,9 @@ def plan(path: Path, asked: Asked) -> None:
 
         plan_outline(data, path, asked)
         return
-    for option, value in (("--explain", asked.explain), ("--lengths", asked.lengths), ("--export", asked.export)):
-        if value:
-            raise UserError(f"{option}: it is for outlines, and {path} is a job file; leave it out")
+    for option in OF_OUTLINES:
+        if getattr(asked, option):
+            raise UserError(f"--{option.replace('_', '-')}: it is for outlines, and {path} is a job file; leave it out")
     from nereus.cli.plan_native import plan_job
 
     plan_job(path, asked.gpus, asked.top, as_json=asked.as_json)

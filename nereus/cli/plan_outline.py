@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from nereus.cli.plan import Asked, device_counts
+from nereus.cli.plan_measured import probes_of, show_known, show_probes, what_is_known
 from nereus.cli.tables import show_table
 from nereus.emu.plan import spans
 from nereus.integrations.exports import exported
@@ -42,6 +43,8 @@ class Answer:
     """That the plan is written for."""
     forbidden: str = ""
     """Why the framework cannot run the outline on these devices."""
+    probes: Sequence[Mapping[str, Any]] = ()
+    """Runs whose times would change the choice the most, as plain data."""
 
     @property
     def problem(self) -> str:
@@ -61,6 +64,7 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     outline = parse_outline(data)
     models = read_models(outline, path.absolute().parent)
     growth = read_lengths(asked.lengths) if asked.lengths else ()
+    known = what_is_known(asked, outline, models)
     framework = exported(asked.export) if asked.export else None
     if framework:
         outline = framework.run_by(outline)
@@ -68,7 +72,7 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     for count in device_counts(asked.gpus, outline.num_devices, "the outline's nodes have"):
         began = time.perf_counter()
         rules = framework.rules if framework else FREE
-        planner = OutlinePlanner(outline=outline, models=models, learnt={}, num_devices=count, rules=rules)
+        planner = OutlinePlanner(outline=outline, models=models, learnt=known.learnt, num_devices=count, rules=rules)
         forbidden = framework.forbids(planner.pricer.outline) if framework else ""
         plans, report = ((), Report()) if forbidden else planner.best(asked.top, time.perf_counter)
         answers.append(
@@ -80,12 +84,15 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
                 seconds=time.perf_counter() - began,
                 framework=framework,
                 forbidden=forbidden,
+                probes=probes_of(planner, asked, known) if plans else (),
             )
         )
     if asked.as_json:
-        print(json.dumps({"job": outline.name, "answers": [_as_dict(a, asked, growth) for a in answers]}))  # noqa: T201
+        answered = {"job": outline.name, "answers": [_as_dict(a, asked, growth) for a in answers]}
+        print(json.dumps(answered | known.as_dict()))  # noqa: T201
         return
     console = Console()
+    show_known(console, known)
     for answer in answers:
         _show(console, answer, asked, growth)
 
@@ -120,6 +127,8 @@ def _as_dict(answer: Answer, asked: Asked, growth: Sequence[tuple[int, float]]) 
         found["reasons"] = [reason.sentence for reason in answer.planner.reasons()]
     if growth:
         found["forecast"] = _forecast(answer, growth)
+    if asked.suggest_probes:
+        found["probes"] = list(answer.probes)
     if answer.framework and answer.plans:
         free, broken = answer.planner.without_rules(answer.plans[0])
         found["export"] = {
@@ -139,12 +148,7 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
         "holders": {
             holder: {
                 "kind": pricer.kind_name(option.kind),
-                "tp": option.run.tp,
-                "pp": option.run.pp,
-                "dp": option.run.dp,
-                "micro_batch": option.run.micro_batch,
-                "recompute": option.recomputes,
-                "zero1": option.run.zero1,
+                **option.choice,
                 "devices": list(plan.devices[holder]),
                 "memory_bytes": {str(part): round(size) for part, size in option.memory.items() if size},
                 "resident_bytes": round(option.resident_bytes),
@@ -184,6 +188,8 @@ def _show(console: Console, answer: Answer, asked: Asked, growth: Sequence[tuple
     _show_memory(console, answer, answer.plans[0])
     for sentence in _sentences(answer, asked, growth):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    if asked.suggest_probes:
+        show_probes(console, answer.probes)
     if answer.framework:
         _show_export(console, answer, answer.framework)
 

@@ -131,13 +131,14 @@ class AcceleratorModel:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data to save."""
-        scales = {part.value: list(scale) for part, scale in self.scales.values.items()}
+        scales = {part.value: {"scale": scale, "spread": spread} for part, (scale, spread) in self.scales.values.items()}
         return {"efficiencies": self.efficiencies.as_json(), "memory_scales": scales, "memory_error": self.scales.error}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AcceleratorModel:
         """What `as_json` gave."""
-        saved = {Component(name): (float(scale), float(spread)) for name, (scale, spread) in data["memory_scales"].items()}
+        parts = data["memory_scales"].items()
+        saved = {Component(name): (float(one["scale"]), float(one["spread"])) for name, one in parts}
         scales = MemoryScales({**MemoryScales().values, **saved}, float(data.get("memory_error", MemoryScales().error)))
         return cls(Efficiencies.from_json(data["efficiencies"]), scales)
 
@@ -149,6 +150,14 @@ class AcceleratorModel:
 
 def _reported(run: Execution, model: Architecture, rank: int | None) -> NDArray[np.float64]:
     return fullest_components(run, model) if rank is None else training_components(run, model, ranks=(rank,))
+
+
+Key = tuple[str, str]
+"""Accelerator kind, and role: generation, inference or training."""
+
+Learnt = Mapping[Key, AcceleratorModel]
+"""What was measured; kinds and roles that are not in it start from what ships with the kind. Roles learn apart: a token step
+and a training pass reach other shares of the same peak, and a robust loss would take the rarer one for outliers."""
 
 
 def _pressed(measured: Measured) -> bool:

@@ -14,19 +14,19 @@ from functools import cached_property
 from math import ceil
 from typing import Any, TypeAlias
 
-from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.accelerator import AcceleratorModel, Learnt, Prediction
 from nereus.cost.components import Component
 from nereus.cost.execution import MEGATRON, PLAIN, Execution, Recompute
-from nereus.cost.generation import Rollout, generation_workload, kv_token_bytes
+from nereus.cost.generation import Rollout, kv_token_bytes
 from nereus.cost.layer import Architecture
-from nereus.cost.priors import shipped
-from nereus.cost.training import inference_workload, training_workload
+from nereus.cost.priors import known_of
 from nereus.cost.volume import Workload
 from nereus.emu.plan import StagePlan
 from nereus.spec.decoder import tp_degrees
 from nereus.spec.hardware import ACCELERATORS, Hardware, LinkClass
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Nodes, Outline
+from nereus.spec.stages import ROLES
 from nereus.spec.workflow import GENERATION, TRAINING
 
 REGIMES = {"plain": PLAIN, "megatron": MEGATRON}
@@ -83,6 +83,13 @@ class Option:
         """Whether the backward computes whole layers again."""
         return self.run.recompute is Recompute.FULL
 
+    @property
+    def choice(self) -> dict[str, int | bool]:
+        """How it runs, in the words of a plan file."""
+        run = self.run
+        degrees = {"tp": run.tp, "pp": run.pp, "dp": run.dp, "micro_batch": run.micro_batch}
+        return {**degrees, "recompute": self.recomputes, "zero1": run.zero1}
+
     def __str__(self) -> str:
         extra = "".join(text for text, is_on in ((" recompute", self.recomputes), (" zero1", self.run.zero1)) if is_on)
         return f"tp{self.run.tp} pp{self.run.pp} dp{self.run.dp} mb{self.run.micro_batch}{extra}"
@@ -94,8 +101,8 @@ class Pricer:
 
     outline: Outline
     models: Mapping[str, HfModel]
-    learnt: Mapping[str, AcceleratorModel]
-    """What was measured, by accelerator kind; others start from what ships with the kind."""
+    learnt: Learnt
+    """What was measured, by accelerator kind and role; others start from what ships with the kind."""
     largest_node: int = 0
     """Devices between which the fast links run; 0: as many as the largest node of the kind has here."""
     told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -158,26 +165,19 @@ class Pricer:
 
     def of_plan(self, holder: str, kind: int, plan: StagePlan) -> Option:
         """A stage plan with its costs, whether it fits or not."""
-        run = replace(
-            self._run(holder, kind, plan.layout.tp, plan.layout.pp, plan.dp),
-            micro_batch=plan.micro_batch,
-            zero1=plan.zero1,
-            recompute=Recompute.FULL if plan.recompute else Recompute.NONE,
-        )
+        run = self.planned(holder, kind, plan)
         seconds = {stage: self._seconds(stage, kind, run) for stage in self.outline.workflow.roles(holder)}
         return Option(holder=holder, kind=kind, run=run, seconds=seconds, memory=self._memory(holder, kind, run))
 
-    def work(self, stage: str, kind: int, plan: StagePlan) -> Workload:
-        """What a model-stage of a plan computes in one RL step, for its seconds to be learnt from."""
-        holder = self.outline.workflow.stage(stage).holder
-        run, architecture = self.of_plan(holder, kind, plan).run, self.architecture(holder)
-        role = self.outline.workflow.stage(stage).role
-        if role == GENERATION:
-            return generation_workload(run, architecture, self._rollout(architecture, run))
-        if role == TRAINING:
-            update = training_workload(self._update(run), architecture)
-            return replace(update, repeats=self.outline.workload.updates_per_step)
-        return inference_workload(run, architecture)
+    def planned(self, holder: str, kind: int, plan: StagePlan) -> Execution:
+        """How a stage plan runs."""
+        run = self._run(holder, kind, plan.layout.tp, plan.layout.pp, plan.dp)
+        recompute = Recompute.FULL if plan.recompute else Recompute.NONE
+        return replace(run, micro_batch=plan.micro_batch, zero1=plan.zero1, recompute=recompute)
+
+    def work(self, stage: str, kind: int, run: Execution) -> Workload:
+        """What a model-stage computes in one RL step, for its seconds to be learnt from."""
+        return replace(self.prediction(stage, kind, run).work, repeats=self.repeats(stage))
 
     def sync_seconds(self, target: str, source: LayoutClass, to: LayoutClass, *, one_node: bool) -> float:
         """A weight sync: every device of the target takes its shard over its own link."""
@@ -241,12 +241,14 @@ class Pricer:
                 yield from ((tp, pp, dp) for dp in range(1, most + 1) if dp == most or _is_round(dp))
                 pp *= 2
 
-    def _model(self, kind: int) -> AcceleratorModel:
-        return self._kind_models[kind]
+    def model(self, kind: int, role: str) -> AcceleratorModel:
+        """What prices a role on a kind."""
+        return self._models[kind][role]
 
     @cached_property
-    def _kind_models(self) -> tuple[AcceleratorModel, ...]:
-        return tuple(self.learnt.get(name) or AcceleratorModel(shipped(name)) for name, _ in self.kinds)
+    def _models(self) -> tuple[Mapping[str, AcceleratorModel], ...]:
+        names = [name for name, _ in self.kinds]
+        return tuple({role: known_of(self.learnt, (name, role)) for role in ROLES} for name in names)
 
     def _update(self, run: Execution) -> Execution:
         """One of the step's updates."""
@@ -261,8 +263,9 @@ class Pricer:
         return found
 
     def _counted(self, holder: str, kind: int, run: Execution) -> Mapping[Component, float]:
-        model, architecture, work = self._model(kind), self.architecture(holder), self.outline.workload
-        if self.outline.workflow.stage(holder).role == GENERATION:
+        role, architecture, work = self.outline.workflow.stage(holder).role, self.architecture(holder), self.outline.workload
+        model = self.model(kind, role)
+        if role == GENERATION:
             return model.generation(run, architecture, self._rollout(architecture, run)).memory
         fullest = replace(run, tokens=work.prompt_tokens + work.longest_tokens)
         if self._trains(holder):
@@ -275,21 +278,27 @@ class Pricer:
         role = one.name if one.role == GENERATION else one.role
         key = "seconds", self.architecture(one.holder).decoder, self.kinds[kind], role, _way(run)
         if key not in self.told:
-            self.told[key] = self._predicted(stage, kind, run)
+            self.told[key] = self.repeats(stage) * self.prediction(stage, kind, run).expected_s
         found: float = self.told[key]
         return found
 
-    def _predicted(self, stage: str, kind: int, run: Execution) -> float:
-        workflow, model, work = self.outline.workflow, self._model(kind), self.outline.workload
-        holder, role = workflow.stage(stage).holder, workflow.stage(stage).role
-        architecture = self.architecture(holder)
-        if role == GENERATION:
-            # The baseline of ReMax is one greedy response to each prompt.
-            share = 1.0 if stage == holder else 1.0 / work.samples_per_prompt
-            return share * model.generation(run, architecture, self._rollout(architecture, run)).seconds
-        if role == TRAINING:
-            return work.updates_per_step * model.training(self._update(run), architecture).expected_s
-        return model.inference(run, architecture).seconds
+    def repeats(self, stage: str) -> float:
+        """How often a step does what is predicted of a model-stage: its updates; a baseline is a part of a rollout."""
+        work, one = self.outline.workload, self.outline.workflow.stage(stage)
+        if one.role == TRAINING:
+            return work.updates_per_step
+        # The baseline of ReMax is one greedy response to each prompt.
+        return 1.0 / work.samples_per_prompt if one.role == GENERATION and one.holder != stage else 1.0
+
+    def prediction(self, stage: str, kind: int, run: Execution) -> Prediction:
+        """What a model-stage takes: generation and inference of all sequences, one of the step's updates."""
+        one = self.outline.workflow.stage(stage)
+        model, architecture = self.model(kind, one.role), self.architecture(one.holder)
+        if one.role == GENERATION:
+            return model.generation(run, architecture, self._rollout(architecture, run))
+        if one.role == TRAINING:
+            return model.training(self._update(run), architecture)
+        return model.inference(run, architecture)
 
     def _rollout(self, architecture: Architecture, run: Execution) -> Rollout:
         """Room for as many sequences as `run` has at a time, at their mean length: engines evict and admit one by one."""

@@ -15,9 +15,9 @@ from itertools import groupby
 from math import ceil, exp, floor, log
 from typing import Any, NamedTuple
 
-from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.accelerator import AcceleratorModel, Key, Learnt
 from nereus.cost.overlap import Timings, overlap
-from nereus.cost.priors import shipped
+from nereus.cost.priors import known_of
 from nereus.cost.step import RECENCY, WINDOW
 from nereus.cost.volume import Workload
 from nereus.emu.plan import DeviceId, Plan, StagePlan
@@ -63,8 +63,8 @@ class OutlinePricing:
 
     outline: Outline
     models: Mapping[str, HfModel]
-    known: Mapping[str, AcceleratorModel] = field(default_factory=dict)
-    """What earlier runs have taught, by accelerator kind; others start from what ships with the kind."""
+    known: Learnt = field(default_factory=dict)
+    """What earlier runs have taught, by accelerator kind and role; others start from what ships with the kind."""
     seen: tuple[Seen, ...] = ()
     """The last steps."""
     memory_scale: float = UNMEASURED_SCALE
@@ -166,22 +166,24 @@ class OutlinePricing:
         return max(ratio, self.memory_scale + SCALE_WEIGHT * (ratio - self.memory_scale))
 
     @cached_property
-    def _learnt(self) -> Mapping[str, AcceleratorModel]:
-        """The efficiencies of each kind, fitted on the last steps."""
-        runs: dict[str, list[_Run]] = {}
+    def _learnt(self) -> Learnt:
+        """The efficiencies of each kind and role, fitted on the last steps."""
+        runs: dict[Key, list[_Run]] = {}
         for age, one in enumerate(reversed(self.seen)):
             pricer = self._unlearnt(one.lengths)
             for stage, seconds in one.stage_s.items():
                 if seconds <= 0 or stage not in self._stage_names:
                     continue
-                plan = one.plan.stages[self.outline.workflow.stage(stage).holder]
+                modelled = self.outline.workflow.stage(stage)
+                plan = one.plan.stages[modelled.holder]
                 kind = self._kind(pricer, plan)
-                run = _Run(pricer.work(stage, kind, plan), seconds, RECENCY**age)
-                runs.setdefault(pricer.kinds[kind][0], []).append(run)
-        return {**self.known, **{name: self._fitted(name, found) for name, found in runs.items()}}
+                work = pricer.work(stage, kind, pricer.planned(modelled.holder, kind, plan))
+                key = pricer.kinds[kind][0], modelled.role
+                runs.setdefault(key, []).append(_Run(work, seconds, RECENCY**age))
+        return {**self.known, **{key: self._fitted(key, found) for key, found in runs.items()}}
 
-    def _fitted(self, name: str, runs: Sequence[_Run]) -> AcceleratorModel:
-        before = self.known.get(name) or AcceleratorModel(shipped(name))
+    def _fitted(self, key: Key, runs: Sequence[_Run]) -> AcceleratorModel:
+        before = known_of(self.known, key)
         works, seconds, weights = zip(*runs, strict=True)
         return replace(before, efficiencies=before.efficiencies.learn(works, seconds, weights))
 

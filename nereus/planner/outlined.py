@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.accelerator import Learnt
 from nereus.cost.overlap import Overlap, Timings, overlap
 from nereus.planner.accelerators import Option, Pricer
 from nereus.planner.explain import Reason, why_not_faster, why_slower
@@ -57,7 +57,7 @@ class OutlinePlanner:
 
     outline: Outline
     models: Mapping[str, HfModel]
-    learnt: Mapping[str, AcceleratorModel]
+    learnt: Learnt
     num_devices: int | None = None
     """Plan for the first so many devices of the pool; None: for all."""
     rules: Rules = FREE
@@ -168,7 +168,7 @@ class OutlinePlanner:
         longest = ceil(work.longest_tokens * mean / work.response_tokens)
         update = {"response_tokens": ceil(mean), "longest_response_tokens": longest}
         outline = self.outline.model_copy(update={"workload": work.model_copy(update=update)})
-        return replace(self, outline=outline)
+        return replace(self, outline=outline, told={}, tables=())
 
     def _fits_at(self, plan: PlannedStep, mean: float) -> bool:
         pricer = self.grown(mean).pricer
