@@ -79,6 +79,8 @@ class SavedModel(BaseModel):
     efficiencies: SavedEfficiencies
     memory_scales: dict[str, SavedScale]
     """By component of memory."""
+    memory_error: Real = Field(ge=0, le=1)
+    """Relative error of a predicted peak."""
 
 
 class EfficienciesFile(BaseModel):
