@@ -18,6 +18,7 @@ from nereus.cost.seconds import seconds_of
 from nereus.planner.accelerators import Option
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
 from nereus.planner.probes import _Items, _longest, rivals, suggest
+from nereus.planner.rules import Rules, Shared
 from nereus.planner.value import LAYOUT_ERROR, Floats
 from nereus.spec.plan_file import PlannedStage
 from nereus.spec.ran import RanStage
@@ -116,6 +117,16 @@ def test_layout_that_was_run_is_not_suggested_where_no_class_is_unsure() -> None
     choice = PlannedStage(tp=run.tp, pp=run.pp, dp=run.dp, micro_batch=run.micro_batch)
     ran = {first.option.holder: RanStage(nodes=found.outline.nodes[0], choice=choice)}
     assert name_of(first.option) not in [name_of(probe.option) for probe in suggest(found, 3, ran)]
+
+
+def test_rivals_keep_the_rules_of_the_framework_that_is_to_run_them() -> None:
+    """One TP degree for two holders, whichever it is."""
+    holders = frozenset({"reference_inference", "actor_training"})
+    same = Shared("reference and training have one TP", lambda option: option.run.tp, holders)
+    found = replace(planner({}), rules=Rules(shared=(same,)))
+    plans = rivals(found)
+    assert len(plans) > 3
+    assert {found.rules.broken(plan.options, found.pricer) for plan in plans} == {()}
 
 
 def test_outline_with_no_plan_has_no_probes() -> None:
