@@ -10,6 +10,7 @@ from nereus.control.moving import stop
 from nereus.control.phases import Admitted, Joining, Planning, Starting, Steady, Transitioning
 from nereus.control.planning import carry_out_admitted, replan
 from nereus.control.state import JobState, Result
+from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.policy.horizon import Signal
 from nereus.policy.triggers import Trigger
@@ -70,13 +71,18 @@ def _units_on(state: JobState, endpoints: tuple[EndpointId, ...]) -> list[str]:
 
 def _recover(state: JobState, reason: str, hit: list[str], *, holding: bool) -> Result:
     """Units are gone: ask for a plan from the intact ones at once. Without an intact copy, or half-way, the job stops."""
-    bare = [name for name, emus in state.emus.items() if not emus]
+    bare = [name for name, emus in state.emus.items() if not _is_whole(emus)]
     if bare or isinstance(state.phase, Transitioning) or not isinstance(state.phase, Steady | Planning | Admitted):
         why = f"no intact copy of {', '.join(bare)} is left" if bare else "state was moving"
         return stop(state, f"{reason}; {why}; run the job again, and look for what ended the process")
     after, effects = replan(state, (Trigger(Signal.POOL, True, reason),), None)
     assert isinstance(after.phase, Planning)
     return replace(after, phase=replace(after.phase, holding=holding, recovering=True)), effects
+
+
+def _is_whole(emus: tuple[Emu, ...]) -> bool:
+    """Whether these replicas hold all state of their model-stage: under ZeRO-1 each has a part of the optimizer's."""
+    return bool(emus) and len({emu.optimizer.part for emu in emus}) == emus[0].optimizer.parts
 
 
 def asked_again(state: JobState) -> tuple[Effect, ...]:
