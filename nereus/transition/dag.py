@@ -74,17 +74,17 @@ class Change:
 
     def transitions(self, *, fuse: bool = True) -> Iterator[Transition]:
         """Every way that has an order, best first. Raises LayoutError, with the circle named, if there is none."""
-        first = self._draft(Way(unfused=frozenset() if fuse else frozenset(self.targets)))
+        first = self.draft(Way(unfused=frozenset() if fuse else frozenset(self.targets)))
         found = False
-        for draft in drafts(first, self._draft, self._surroundings()):
+        for draft in drafts(first, self.draft, self._surroundings()):
             found = True
             yield self._transition(draft)
         if not found:
-            last = self._draft(replace(first.way, unfused=frozenset(self.targets)))
+            last = self.draft(replace(first.way, unfused=frozenset(self.targets)))
             names = ", ".join(f"{_name(last.planned[stage][i], 0, i)} of {stage}" for stage, i in last.circle)
             raise LayoutError(f"each of these waits for the next, in a circle: {names}; change in two steps")
 
-    def _draft(self, way: Way) -> Draft:
+    def draft(self, way: Way) -> Draft:
         """The movements of a way."""
         planned: dict[str, tuple[Movement, ...]] = {}
         dags: dict[str, LocalDag] = {}

@@ -9,93 +9,130 @@ order of its starts is the dispatch order, which every device's lane keeps: one 
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import insort
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 
+from nereus.transition.gating import gated
+from nereus.transition.lanes import CLOSE, Schedule, Uplinks, first_gap, lanes_of
 from nereus.transition.tasks import Order, Task
 
-SAMPLES = 40
-"""Priorities that are tried for a small transition; the prototype came within 0.4 % of the best solver by as many."""
+MAX_PASSES = 40
+"""Schedules made of a small transition, unless one is proved the shortest before."""
 
-SAMPLED_TASKS = 1_000
-"""Tasks scheduled over all samples together, so that a thousand devices are ordered in milliseconds: two samples then."""
+PASSED_TASKS = 1_500
+"""Tasks scheduled over all passes together, so that a thousand devices are ordered in milliseconds."""
 
-CLOSE = 1e-9
-"""Seconds that are no difference."""
+FIRST_PASSES = 5
+"""Schedules made of any transition, however large."""
 
+URGED_PASSES = 14
+"""Of the schedules, those that learn from the one before: the gaps that these close are closed within ten."""
 
-class Schedule(NamedTuple):
-    """When each task starts, and when all have ended."""
-
-    starts: tuple[float, ...]
-    seconds: float
-    order: Order
-    """The tasks by their starts."""
+URGENCY = 0.3
+"""Of the schedule's seconds: by how much more urgent a task becomes that was kept waiting; 0.1 and 1.0 learn more slowly."""
 
 
 class Waits(NamedTuple):
     """What each task waits for, and who waits for it."""
 
     after: Sequence[frozenset[int]]
-    followers: Mapping[int, Sequence[int]]
+    followers: Mapping[int, Iterable[int]]
     order: Order
     """All tasks, each after those that it waits for."""
 
 
-def shortest(tasks: Sequence[Task], after: Sequence[frozenset[int]], order: Order) -> Schedule:
-    """The shortest schedule that was found. `order` is any order that `after` admits."""
-    followers: defaultdict[int, list[int]] = defaultdict(list)
-    for index, before in enumerate(after):
-        for other in before:
-            followers[other].append(index)
-    waits, lanes = Waits(after, followers, order), _lanes(tasks)
-    tails = _tails(tasks, waits)
-    least = _least(tasks, waits, lanes, tails)
+def shortest(
+    tasks: Sequence[Task], after: Sequence[frozenset[int]], order: Order, lanes: list[list[int]] | None = None
+) -> Schedule:
+    """The shortest schedule that was found. `order` is any order that `after` admits; `lanes` are those of the tasks."""
+    forward = Waits(after, _followers(after), order)
+    backward = Waits(
+        [frozenset(forward.followers.get(i, ())) for i in range(len(after))], dict(enumerate(after)), order[::-1]
+    )
+    lanes = lanes_of(tasks) if lanes is None else lanes
+    tails = _tails(tasks, forward)
+    least = _least(tasks, forward, lanes, tails)
+    best = _urged(tasks, forward, lanes, tails, least)
+    passes = passes_for(tasks) - URGED_PASSES
+    for priority in _priorities(tasks, order, lanes, tails):
+        if best.seconds <= least + CLOSE or passes <= 0:
+            break
+        found = _scheduled(tasks, forward, lanes, priority)
+        # Justified: all as late as the end allows, the last first, then as early as that order allows.
+        late = _scheduled(tasks, backward, lanes, _ends(tasks, found))
+        again = _scheduled(tasks, forward, lanes, _ends(tasks, late))
+        at_once = gated(tasks, after, lanes, priority)
+        assert at_once is not None
+        best = min(best, found, again, at_once, key=lambda schedule: schedule.seconds)
+        passes -= 4
+    return best
+
+
+def _urged(tasks: Sequence[Task], waits: Waits, lanes: list[list[int]], tails: list[float], least: float) -> Schedule:
+    """Schedules that learn: what a lane or an uplink kept waiting on the critical chain is more urgent in the next one."""
+    priority = next(_priorities(tasks, waits.order, lanes, tails))
     best: Schedule | None = None
-    for priority in _priorities(tasks, waits, lanes, tails):
-        found = _scheduled(tasks, waits, lanes, priority)
+    for _ in range(max(FIRST_PASSES, min(URGED_PASSES, passes_for(tasks)))):
+        found = gated(tasks, waits.after, lanes, priority)
+        assert found is not None
         if best is None or found.seconds < best.seconds - CLOSE:
             best = found
         if best.seconds <= least + CLOSE:
             break
+        priority = list(priority)
+        for index in _kept_waiting(tasks, waits, lanes, found):
+            priority[index] += URGENCY * found.seconds
     assert best is not None
     return best
 
 
-def in_order(tasks: Sequence[Task], after: Sequence[frozenset[int]]) -> Schedule:
-    """The schedule of tasks in their own order: no device takes one before those ahead of it."""
-    free: defaultdict[str, float] = defaultdict(float)
-    links = _Uplinks()
-    starts: list[float] = []
-    for task, before in zip(tasks, after, strict=True):
-        ready = max([starts[b] + tasks[b].seconds for b in before] + [free[member] for member in task.members], default=0.0)
-        starts.append(links.first_room(task, ready))
-        links.take(task, starts[-1])
-        free.update(dict.fromkeys(task.members, starts[-1] + task.seconds))
-    end = max((start + task.seconds for start, task in zip(starts, tasks, strict=True)), default=0.0)
-    return Schedule(tuple(starts), end, list(range(len(tasks))))
+def _kept_waiting(tasks: Sequence[Task], waits: Waits, lanes: list[list[int]], schedule: Schedule) -> list[int]:
+    """The tasks of the chain that ends last which did not start when all that they wait for had ended."""
+    starts, ends = schedule.starts, _ends(tasks, schedule)
+    ended: defaultdict[int, list[int]] = defaultdict(list)
+    for index, end in enumerate(ends):
+        ended[round(end / CLOSE)].append(index)
+    index = max(range(len(tasks)), key=ends.__getitem__)
+    found: list[int] = []
+    while starts[index] > CLOSE:
+        just = [j for j in ended[round(starts[index] / CLOSE)] if j != index and starts[j] < starts[index]]
+        before = [j for j in just if j in waits.after[index]]
+        if not before:
+            found.append(index)
+            mine, links = set(lanes[index]), tasks[index].uplinks.keys()
+            before = [j for j in just if not mine.isdisjoint(lanes[j]) or links & tasks[j].uplinks.keys()]
+        if not before:
+            break
+        index = max(before, key=lambda j: tasks[j].seconds)
+    return found
 
 
-def _lanes(tasks: Sequence[Task]) -> list[list[int]]:
-    """For each task the lanes that it takes: one for devices that take part in the same tasks, or in some of another's."""
-    of_device: defaultdict[str, list[int]] = defaultdict(list)
-    for index, task in enumerate(tasks):
-        for member in task.members:
-            of_device[member].append(index)
-    lanes: list[list[int]] = [[] for _ in tasks]
-    kept: list[int] = []
-    for key in sorted({tuple(members) for members in of_device.values() if len(members) > 1}, key=lambda k: (-len(k), k)):
-        mask = sum(1 << index for index in key)
-        if any(kept[lane] & mask == mask for lane in lanes[key[0]]):
-            continue
-        for index in key:
-            lanes[index].append(len(kept))
-        kept.append(mask)
-    return lanes
+def _ends(tasks: Sequence[Task], schedule: Schedule) -> list[float]:
+    return [start + task.seconds for start, task in zip(schedule.starts, tasks, strict=True)]
+
+
+def passes_for(tasks: Sequence[Task]) -> int:
+    """How many schedules are made of so many tasks."""
+    return max(1, min(MAX_PASSES, PASSED_TASKS // max(1, len(tasks))))
+
+
+def priorities(tasks: Sequence[Task], order: Order, lanes: list[list[int]]) -> Iterator[Sequence[float]]:
+    """What is more urgent, in one way after another; `order` is any that the tasks' own waits admit."""
+    after = [task.after for task in tasks]
+    return _priorities(tasks, order, lanes, _tails(tasks, Waits(after, _followers(after), order)))
+
+
+def _followers(after: Sequence[frozenset[int]]) -> dict[int, list[int]]:
+    followers: dict[int, list[int]] = {}
+    for index, before in enumerate(after):
+        for other in before:
+            followers.setdefault(other, []).append(index)
+    return followers
 
 
 def _tails(tasks: Sequence[Task], waits: Waits) -> list[float]:
@@ -127,28 +164,36 @@ def _least(tasks: Sequence[Task], waits: Waits, lanes: list[list[int]], tails: l
 
 
 def _priorities(
-    tasks: Sequence[Task], waits: Waits, lanes: list[list[int]], tails: list[float]
+    tasks: Sequence[Task], order: Order, lanes: list[list[int]], tails: list[float]
 ) -> Iterator[Sequence[float]]:
-    """What is more urgent: the longer chain, with the load of the busiest lane, and both shaken by a fixed seed."""
-    load: defaultdict[int, float] = defaultdict(float)
+    """What is urgent: a long chain, with the load of the busiest lane or uplink; the order given; both shaken, seeded."""
+    load: defaultdict[int | str, float] = defaultdict(float)
     for index, task in enumerate(tasks):
         for lane in lanes[index]:
             load[lane] += task.seconds
-    loads = [max((load[lane] for lane in lanes[index]), default=0.0) for index in range(len(tasks))]
+        for link, share in task.uplinks.items():
+            load[link] += share * task.seconds
+    loads: list[float] = []
+    for index, task in enumerate(tasks):
+        used: tuple[int | str, ...] = (*lanes[index], *task.uplinks)
+        loads.append(max((load[resource] for resource in used), default=0.0))
     both = [tail + busy for tail, busy in zip(tails, loads, strict=True)]
-    samples = min(SAMPLES, max(2, SAMPLED_TASKS // max(1, len(tasks))))
+    position = [0.0] * len(tasks)
+    for place, index in enumerate(order):
+        position[index] = -float(place)
     yield both
+    yield position
     yield tails
     random = np.random.default_rng(0)
-    for sample in range(samples - 2):
-        base = both if sample % 2 else tails
-        yield [float(value) for value in np.array(base) * random.uniform(0.5, 1.5, len(base))]
+    for sample in count():
+        base, spread = np.array(both if sample % 2 else tails), (0.5, 2.0)[sample // 2 % 2]
+        yield [float(value) for value in base * np.exp(random.normal(0.0, spread, len(base)))]
 
 
 def _scheduled(tasks: Sequence[Task], waits: Waits, lanes: list[list[int]], priority: Sequence[float]) -> Schedule:
     """Task by task, the most urgent of the ready ones first, each into the earliest gap that holds it."""
     busy: list[list[tuple[float, float]]] = [[] for _ in range(1 + max((n for of in lanes for n in of), default=-1))]
-    links = _Uplinks()
+    links = Uplinks()
     missing = [len(before) for before in waits.after]
     ready = sorted((-priority[index], index) for index, count in enumerate(missing) if not count)
     starts, placed = [0.0] * len(tasks), list[int]()
@@ -157,7 +202,7 @@ def _scheduled(tasks: Sequence[Task], waits: Waits, lanes: list[list[int]], prio
         task = tasks[index]
         start = max((starts[b] + tasks[b].seconds for b in waits.after[index]), default=0.0)
         while True:
-            free = links.first_room(task, _first_gap([busy[lane] for lane in lanes[index]], start, task.seconds))
+            free = links.first_room(task, first_gap([busy[lane] for lane in lanes[index]], start, task.seconds))
             if free <= start + CLOSE:
                 break
             start = free
@@ -173,50 +218,3 @@ def _scheduled(tasks: Sequence[Task], waits: Waits, lanes: list[list[int]], prio
     position = {index: place for place, index in enumerate(placed)}
     end = max((start + task.seconds for start, task in zip(starts, tasks, strict=True)), default=0.0)
     return Schedule(tuple(starts), end, sorted(placed, key=lambda index: (starts[index], position[index])))
-
-
-def _first_gap(lanes: Sequence[list[tuple[float, float]]], start: float, seconds: float) -> float:
-    """The earliest moment from `start` on at which all lanes are free for so long."""
-    moved = True
-    while moved:
-        moved = False
-        for lane in lanes:
-            place = bisect_right(lane, (start, float("inf")))
-            if place and lane[place - 1][1] > start + CLOSE:
-                start, moved = lane[place - 1][1], True
-            while place < len(lane) and lane[place][0] < start + seconds - CLOSE:
-                start, moved = lane[place][1], True
-                place += 1
-    return start
-
-
-class _Uplinks:
-    """Who takes how much of which uplink when: never more than all of it."""
-
-    def __init__(self) -> None:
-        self._taken: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
-
-    def first_room(self, task: Task, start: float) -> float:
-        """The earliest moment from `start` on at which every uplink has room for the task until its end."""
-        moved = bool(task.uplinks)
-        while moved:
-            moved = False
-            for link, share in task.uplinks.items():
-                while (later := self._next_end(link, share, start, task.seconds)) is not None:
-                    start, moved = later, True
-        return start
-
-    def take(self, task: Task, start: float) -> None:
-        for link, share in task.uplinks.items():
-            self._taken[link].append((start, start + task.seconds, share))
-
-    def _next_end(self, link: str, share: float, start: float, seconds: float) -> float | None:
-        """When the first of those that leave no room ends; None if there is room."""
-        over = [t for t in self._taken[link] if t[0] < start + seconds - CLOSE and t[1] > start + CLOSE]
-        if sum(t[2] for t in over) + share <= 1 + CLOSE:
-            return None
-        for moment in sorted({start, *(t[0] for t in over if t[0] > start)}):
-            at = [t for t in over if t[0] <= moment + CLOSE and t[1] > moment + CLOSE]
-            if sum(t[2] for t in at) + share > 1 + CLOSE:
-                return min(t[1] for t in at)
-        return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from nereus.layout.catalog import EndpointId
 from nereus.layout.moves import NodeOf
 from nereus.transition.collectives import GroupKey
-from nereus.transition.dispatch import in_order, shortest
+from nereus.transition.lanes import in_order
 from nereus.transition.ops import Op, Transition
 from nereus.transition.tasks import Task
 from nereus.transition.traffic import sent_bytes
@@ -61,16 +61,6 @@ def transition_seconds(
     setup = max((sum(rates.group_s * len(key.members) for key in keys) for keys in new_groups.values()), default=0.0)
     tasks = tasks_of((*transition.moving, *transition.held), rates, node_of or {})
     return rates.scale * (setup + in_order(tasks, [task.after for task in tasks]).seconds + rates.op_s)
-
-
-def dispatched(transition: Transition, rates: LinkRates, node_of: NodeOf) -> Transition:
-    """The same DAG in the order of dispatch that takes least time, as far as it was found."""
-    tasks = tasks_of(transition.ops, rates, node_of)
-    after = [task.after for task in tasks]
-    as_it_is = in_order(tasks, after)
-    best = shortest(tasks, after, as_it_is.order) if tasks else as_it_is
-    order = best.order if best.seconds < as_it_is.seconds else as_it_is.order
-    return replace(transition, ops=tuple(transition.ops[index] for index in order))
 
 
 def tasks_of(ops: Iterable[Op], rates: LinkRates, node_of: NodeOf) -> list[Task]:

@@ -77,10 +77,13 @@ def place(problem: Problem, devices: Sequence[Device], key: Key) -> Order | Bloc
     return Blocked(index, devices[number].endpoint, level[number] + takes)
 
 
-def resource_edges(problem: Problem, devices: Sequence[Device], order: Order) -> dict[int, frozenset[int]]:
+def resource_edges(
+    problem: Problem, devices: Sequence[Device], order: Order, ends: Sequence[float] | None = None
+) -> dict[int, frozenset[int]]:
     """For each task the releases that it has to wait for, so that it fits whatever runs at the same time.
 
-    A Destroy goes before the end of another task, and whatever ends first goes first.
+    With the `ends` of a schedule, in seconds, whatever ends first is waited for first. Without, a Destroy goes before the
+    end of another task, and whatever would end first if each started as soon as those that it waits for have ended.
     """
     tasks = problem.tasks
     uses: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
@@ -90,7 +93,7 @@ def resource_edges(problem: Problem, devices: Sequence[Device], order: Order) ->
     taken = [device.held for device in devices]
     released: list[list[tuple[int, int]]] = [[] for _ in devices]
     ancestors = [0] * len(tasks)
-    ends = [0.0] * len(tasks)
+    first_ends = [0.0] * len(tasks)
     edges: dict[int, frozenset[int]] = {}
     for index in order:
         known, added = 0, set[int]()
@@ -99,7 +102,7 @@ def resource_edges(problem: Problem, devices: Sequence[Device], order: Order) ->
         for number, takes, _ in uses[index]:
             while takes and _level(taken[number], released[number], known) + takes > problem.usable_bytes:
                 able = [by for by, _ in released[number] if not known >> by & 1]
-                chosen = min(able, key=lambda by: (not tasks[by].is_release, ends[by], by))
+                chosen = min(able, key=lambda by: (ends is None and not tasks[by].is_release, (ends or first_ends)[by], by))
                 added.add(chosen)
                 known |= ancestors[chosen] | 1 << chosen
         for number, takes, gives in uses[index]:
@@ -107,7 +110,8 @@ def resource_edges(problem: Problem, devices: Sequence[Device], order: Order) ->
             if gives:
                 released[number].append((index, gives))
         ancestors[index] = known
-        ends[index] = tasks[index].seconds + max((ends[b] for b in (*tasks[index].after, *added)), default=0.0)
+        waited = (*tasks[index].after, *added)
+        first_ends[index] = tasks[index].seconds + max((first_ends[before] for before in waited), default=0.0)
         if added:
             edges[index] = frozenset(added)
     return edges

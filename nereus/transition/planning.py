@@ -1,6 +1,6 @@
 """From units and target plans to the transition that is carried out: one path for policy, core and `nereus transition`.
 
-    Change -> transition DAG -> order and streams that fit -> order of dispatch -> Transition, MemoryCheck
+    Change -> transition DAG -> order and streams that fit, quickest dispatch -> Transition, MemoryCheck
                  ^-- the next way, if there is one, where memory refuses
 
 Pure and without randomness: the planner and the core come to the same transition.
@@ -13,8 +13,8 @@ from itertools import islice
 
 from nereus.emu.unit import Emu
 from nereus.transition.dag import Change
-from nereus.transition.estimate import LinkRates, dispatched
-from nereus.transition.feasibility import MemoryCheck, fitted
+from nereus.transition.estimate import LinkRates
+from nereus.transition.feasibility import MemoryCheck, Pace, fitted
 from nereus.transition.ops import Transition
 
 MAX_FITTED = 6
@@ -32,9 +32,9 @@ def planned(
     there = tuple(standing)
     refused: tuple[Transition, MemoryCheck] | None = None
     for transition in islice(change.transitions(), MAX_FITTED):
-        found, check = fitted(transition, there, change.states, usable_bytes)
+        found, check = fitted(transition, there, change.states, usable_bytes, Pace(rates, change.node_of))
         if check.violation is None:
-            return dispatched(found, rates, change.node_of), check
+            return found, check
         refused = refused or (found, check)
     assert refused is not None
     return refused

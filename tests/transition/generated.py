@@ -9,7 +9,7 @@ The capacity is 1.00 to 1.25 times what the plans and each model-stage's own cha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from nereus.emu.plan import StagePlan
@@ -18,6 +18,10 @@ from nereus.layout.catalog import StateSpec
 from nereus.layout.layout import Layout
 from nereus.layout.tensors import CanonicalTensor, Kind, Place, Segment
 from nereus.transition.dag import Change
+from nereus.transition.feasibility import check_memory
+from nereus.transition.memory import Held
+from nereus.transition.ops import Transition
+from nereus.transition.streaming import streamed
 
 NODE = 8
 MB = 1_000_000
@@ -175,3 +179,24 @@ def _instance(
 
 def _same(group: Mapping[str, str]) -> Callable[[str, str], bool]:
     return lambda a, b: group[a] == group[b]
+
+
+def first_transition(instance: Instance) -> Transition:
+    """The first way of the change, with the model-stages that are streams from the start. Raises LayoutError without one."""
+    change = instance.change
+    transition = next(change.transitions())
+    return streamed(transition, instance.streams, instance.standing, change.states) if instance.streams else transition
+
+
+def usable_bytes(instance: Instance, transition: Transition) -> int:
+    """What the plans before and after need, and each model-stage's change on its own, times the instance's slack."""
+    change = instance.change
+    after = Held.of([*change.standing, *transition.result], change.states).used
+    need = max(*Held.of(instance.standing, change.states).used.values(), *after.values())
+    for stage in change.targets:
+        ops = tuple(op for op in transition.ops if op.stage == stage)
+        names = {op.id for op in ops}
+        alone = replace(transition, ops=tuple(replace(o, after=tuple(n for n in o.after if n in names)) for o in ops))
+        peaks = check_memory(alone, change.current[stage], change.states, float("inf")).peak_bytes
+        need = max(need, *peaks.values())
+    return int(need * instance.slack)

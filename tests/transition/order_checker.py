@@ -15,7 +15,7 @@ import networkx as nx
 
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, Site
-from nereus.transition.dispatch import Schedule
+from nereus.transition.lanes import Schedule
 from nereus.transition.ops import Op, Transition
 from nereus.transition.tasks import Problem, Task
 

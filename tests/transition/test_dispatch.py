@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nereus.transition.dispatch import in_order, shortest
+from nereus.transition.dispatch import shortest
+from nereus.transition.lanes import in_order
 from nereus.transition.tasks import Problem, Task
 from tests.transition.order_checker import assert_lanes_never_deadlock, assert_schedule_holds
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nereus.transition.arranging import quickest
 from nereus.transition.exhausting import Exhausted, every_order
 from nereus.transition.ordering import Blocked, paper_rule, peak_rule, place, resource_edges
 from nereus.transition.searching import NODE_LIMIT, least_peak, ordered
 from nereus.transition.tasks import Order, Problem, Task, binding
 from nereus.transition.verdicts import Found
-from tests.transition.order_checker import assert_fits_under_any_timing, make_task
+from tests.transition.order_checker import assert_fits_under_any_timing, assert_schedule_holds, make_task
 
 GENERATION, INFERENCE, TRAINING = "actor_generation", "reward_inference", "actor_training"
 
@@ -76,19 +77,19 @@ def test_blocked_acquisition_gets_an_edge_from_the_release_that_frees_its_device
         make_task(INFERENCE, gives={"b": 4}),
     )
     problem = Problem(tasks, {"a": 8, "b": 4}, 10)
-    assert resource_edges(problem, binding(problem), [0, 2, 1]) == {1: frozenset({0})}
+    assert resource_edges(problem, binding(problem), [0, 2, 1], [1, 2, 1]) == {1: frozenset({0})}
 
 
 def test_edges_come_from_no_more_releases_than_it_takes() -> None:
     """Either of two Destroys makes room: the one that ends first is waited for."""
     slow, fast = make_task(TRAINING, gives={"a": 4}), make_task(INFERENCE, gives={"a": 4})
     problem = Problem((replace(slow, seconds=9.0), fast, make_task(GENERATION, takes={"a": 4})), {"a": 8}, 10)
-    assert resource_edges(problem, binding(problem), [0, 1, 2]) == {2: frozenset({1})}
+    assert resource_edges(problem, binding(problem), [0, 1, 2], [9, 1, 10]) == {2: frozenset({1})}
 
 
 def test_task_that_always_fits_gets_no_edge() -> None:
     problem = Problem((make_task(TRAINING, gives={"a": 4}), make_task(GENERATION, takes={"a": 2})), {"a": 8}, 10)
-    assert resource_edges(problem, binding(problem), [0, 1]) == {}
+    assert resource_edges(problem, binding(problem), [0, 1], [1, 2]) == {}
 
 
 # --- the second stage --------------------------------------------------------------------------------------------------
@@ -181,9 +182,9 @@ def test_order_is_found_where_there_is_one_and_refused_with_proof_where_there_is
 def test_order_with_its_edges_fits_under_any_timing(problem: Problem) -> None:
     outcome = ordered(problem)
     if outcome.blocked is None:
-        edges = resource_edges(problem, binding(problem), outcome.order)
-        after = [task.after | edges.get(index, frozenset()) for index, task in enumerate(problem.tasks)]
+        after, schedule = quickest(problem, outcome.order)
         assert_fits_under_any_timing(problem, after)
+        assert_schedule_holds(problem, after, schedule)
 
 
 @settings(max_examples=200)
