@@ -24,7 +24,7 @@ from nereus.transition.tasks import Order, Task
 MAX_PASSES = 40
 """Schedules made of a small transition, unless one is proved the shortest before."""
 
-PASSED_TASKS = 1_500
+PASSED_TASKS = 2_200
 """Tasks scheduled over all passes together, so that a thousand devices are ordered in milliseconds."""
 
 FIRST_PASSES = 5
