@@ -26,6 +26,10 @@ from nereus.spec.traces import COUNT, TIME, AvailabilityTrace
 NOTICE_S = 120.0
 """Seconds from the notice that a device leaves to its end: what AWS gives spot instances; Google and Azure give 30."""
 
+BUCKETS = 64
+"""Parts of a device's memory of which moving state may take one each way: 1.25 GiB of 80, an eighth of the headroom and a bit.
+Larger ones make streams short."""
+
 UNBOUNDED_STEPS = 10**9
 """RL steps of a run that ends with its trace: more than any trace has room for."""
 
@@ -60,10 +64,14 @@ class Inputs:
             curve=ResponseCurve(self.lengths or ((0, float(work.response_tokens)),), samples=work.global_batch),
             truth=Truth(outline, models, self.seed),
             drift=self.drift,
-            policy=Policy(adapt=True, gamma=self.gamma, headroom=outline.headroom),
+            policy=Policy(adapt=True, gamma=self.gamma, headroom=outline.headroom, bucket=self._bucket_bytes),
             links=links_of(outline),
             max_steps=self.steps or UNBOUNDED_STEPS,
         )
+
+    @property
+    def _bucket_bytes(self) -> int:
+        return min(group.memory_bytes for group in self.outline.nodes) // BUCKETS
 
     def _check(self) -> None:
         for model in self.models.values():

@@ -57,6 +57,8 @@ class Held:
     cuts: dict[Site, tuple[Layout, int, OptimizerShard]] = field(default_factory=dict)
     handed: dict[Site, set[TensorRef]] = field(default_factory=dict)
     """What each site has handed over."""
+    sums: dict[tuple[int, Layout, int, OptimizerShard, int], tuple[Bucket, int]] = field(default_factory=dict)
+    """Bytes of a bucket by the state, the cut and the bucket, which replicas have in common."""
 
     @classmethod
     def of(cls, emus: Iterable[Emu], states: Mapping[str, StateSpec]) -> Held:
@@ -105,7 +107,11 @@ class Held:
         state = self.states[site.unit.stage]
         if bucket is None:
             return state.shard_bytes(layout, rank, optimizer=optimizer)
-        return sum(state.tensor_bytes(ref, layout, rank, optimizer) for ref in bucket)
+        key = id(state), layout, rank, optimizer, id(bucket)
+        known = self.sums.get(key)
+        if known is None:
+            known = self.sums[key] = bucket, sum(state.tensor_bytes(ref, layout, rank, optimizer) for ref in bucket)
+        return known[1]
 
     def _kept(self, site: Site, bucket: Bucket) -> Bucket:
         """What a site still has of a bucket."""

@@ -6,7 +6,7 @@ Read off the compiled operations, whatever they were compiled from; the lower bo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
@@ -31,13 +31,9 @@ def op_bytes(op: Op) -> Counter[tuple[EndpointId, EndpointId]]:
     return moved
 
 
-def sent_bytes(op: Op) -> Counter[tuple[EndpointId, EndpointId]]:
+def sent_bytes(op: Op) -> dict[tuple[EndpointId, EndpointId], int]:
     """Bytes that an operation sends from one endpoint to another."""
-    sent: Counter[tuple[EndpointId, EndpointId]] = Counter()
-    for source, target, tensors, volume in _transfers(op):
-        if source != target:
-            sent[source, target] += volume * tensors[0].item_bytes * len(tensors)
-    return sent
+    return {pair: size for pair, size in op_bytes(op).items() if pair[0] != pair[1]}
 
 
 def _transfers(op: Op) -> Iterator[tuple[EndpointId, EndpointId, Tensors, int]]:
@@ -61,10 +57,15 @@ def wire_bytes(op: Op) -> tuple[dict[EndpointId, tuple[int, int]], ...]:
     bucket_of = {ref: index for index, bucket in enumerate(buckets) for ref in bucket}
     sent = [Counter[EndpointId]() for _ in buckets]
     received = [Counter[EndpointId]() for _ in buckets]
+    spread: dict[int, Mapping[int, int]] = {}
+    """How many of the tensors of a move are in which bucket: most moves are of a few families, each the same object."""
     for source, target, tensors, volume in _transfers(op):
+        if source == target:
+            continue
         size = volume * tensors[0].item_bytes
-        where = Counter(bucket_of[tensor.ref] for tensor in tensors) if op.stream else {0: len(tensors)}
-        for index, count in where.items() if source != target else ():
+        if id(tensors) not in spread:
+            spread[id(tensors)] = Counter(bucket_of[t.ref] for t in tensors) if op.stream else {0: len(tensors)}
+        for index, count in spread[id(tensors)].items():
             sent[index][source] += size * count
             received[index][target] += size * count
     return tuple(
