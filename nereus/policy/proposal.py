@@ -154,6 +154,7 @@ def place(snapshot: Snapshot, plan: StagePlan, seats: Sequence[DeviceId] | None 
     layout, node_of = plan.layout, snapshot.node_of
     current, state = snapshot.emus[plan.stage], snapshot.states[plan.stage]
     arranged = arrange(current, plan.stage, layout, plan.dp, devices, device_of, node_of, plan.micro_batch)
+    arranged = replace(arranged, zero1=plan.zero1, recompute=plan.recompute)
     placed = most_resident(arranged, current, state, device_of, node_of)
     in_order = replace(placed, devices=tuple(sorted(devices, key=lambda d: (node_of[d], d))))
     # Residency must not tear a TP group apart: whole groups node by node instead, which the search has counted.
@@ -193,8 +194,8 @@ def _crosses_nodes(plan: StagePlan, node_of: Mapping[DeviceId, int]) -> bool:
 
 def _differs(target: StagePlan, current: StagePlan) -> bool:
     """Whether a stage plan changes anything; the order of replicas does not matter."""
-    return (target.layout, target.micro_batch, set(target.groups)) != (
-        current.layout,
-        current.micro_batch,
-        set(current.groups),
-    )
+
+    def way(plan: StagePlan) -> tuple[object, ...]:
+        return plan.layout, plan.micro_batch, plan.zero1, plan.recompute, set(plan.groups)
+
+    return way(target) != way(current)

@@ -27,8 +27,8 @@ NOTICE_S = 120.0
 """Seconds from the notice that a device leaves to its end: what AWS gives spot instances; Google and Azure give 30."""
 
 BUCKETS = 64
-"""Parts of a device's memory of which moving state may take one each way: 1.25 GiB of 80, an eighth of the headroom and a bit.
-Larger ones make streams short."""
+"""Parts of a device's memory, of which moving state may take one each way: 1.25 GiB of 80, an eighth of the headroom. With
+larger ones streams have fewer rounds."""
 
 UNBOUNDED_STEPS = 10**9
 """RL steps of a run that ends with its trace: more than any trace has room for."""

@@ -73,3 +73,10 @@ def test_placement_avoids_devices_that_leave(lost: tuple[int, ...]) -> None:
     for dp in (1, 2, 3):
         placed = place(snapshot, make_plan(f"tp2 dp{dp}", stage=ACTOR_TRAINING))
         assert not set(placed.devices) & set(lost)
+
+
+@pytest.mark.parametrize(("zero1", "recompute"), [(True, False), (False, True), (True, True)])
+def test_placing_a_plan_changes_nothing_but_its_devices(zero1: bool, recompute: bool) -> None:
+    snapshot = snapshot_of(everywhere("dp4") | {ACTOR_TRAINING: "tp2 dp2"})
+    wanted = replace(snapshot.plan.stages[ACTOR_TRAINING], micro_batch=8, zero1=zero1, recompute=recompute)
+    assert replace(place(snapshot, wanted), devices=wanted.devices) == wanted
