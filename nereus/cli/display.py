@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
+from nereus.control.effects import Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, spans
 from nereus.runtime.summary import Summary, plan_dict
@@ -62,6 +62,8 @@ class Display:
             self._plan = event.plan
         if isinstance(event, TransitionRecord):
             self._last_change = transition_line(event)
+        if isinstance(event, Interrupted):
+            self._last_change = interrupted_line(event)
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
         elif self._plan is not None:
@@ -111,7 +113,14 @@ def line(event: News) -> str:
         return decision_line(event)
     if isinstance(event, TransitionRecord):
         return "\n".join([transition_line(event), *plan_lines(event.plan)])
+    if isinstance(event, Interrupted):
+        return "\n".join([interrupted_line(event), *plan_lines(event.plan)])
     return "\n".join(plan_lines(event.plan))
+
+
+def interrupted_line(event: Interrupted) -> str:
+    """A transition that ended before its commit."""
+    return f"transition to epoch {event.epoch} after step {event.step} {event.end}: {event.reason}"
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -181,6 +190,8 @@ def event_dict(event: News) -> dict[str, Any]:
             "l_step_s": event.proposal.l_step_s,
             **asdict(event.verdict),
         }
+    if isinstance(event, Interrupted):
+        return {"event": "interrupted", **asdict(event), "plan": plan_dict(event.plan)}
     return {
         "event": "transition",
         "step": event.step,

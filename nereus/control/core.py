@@ -26,9 +26,22 @@ from nereus.control.events import (
 )
 from nereus.control.losing import asked_again, failed, lost, pool
 from nereus.control.mirror import mirror
-from nereus.control.moving import joining, transitioning
-from nereus.control.phases import ALLOWED, Admitted, Idle, Joining, Phase, Planning, Starting, Steady, Stopped, Transitioning
+from nereus.control.moving import joining
+from nereus.control.phases import (
+    ALLOWED,
+    Admitted,
+    Idle,
+    Joining,
+    Phase,
+    Planning,
+    Settling,
+    Starting,
+    Steady,
+    Stopped,
+    Transitioning,
+)
 from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan
+from nereus.control.regrouping import settling, transitioning
 from nereus.control.starting import starting
 from nereus.control.state import JobState, Result
 from nereus.errors import NereusError
@@ -42,7 +55,7 @@ def step(state: JobState, event: Event, now_s: float) -> Result:
         return state, asked_again(state)
     mirrored = mirror(state, event)
     after, effects = (
-        pool(state, mirrored, event) if isinstance(event, PoolChanged) else _decide(state, mirrored, event, now_s)
+        pool(state, mirrored, event, now_s) if isinstance(event, PoolChanged) else _decide(state, mirrored, event, now_s)
     )
     _check_change(state.phase, after.phase)
     if (after.endpoint_of, after.leaving) != (state.endpoint_of, state.leaving):
@@ -85,4 +98,6 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
             return joining(state, event, now_s)
         case _, Transitioning():
             return transitioning(state, event, now_s)
+        case _, Settling():
+            return settling(state, event, now_s)
     return state, ()

@@ -55,6 +55,14 @@ class RunOp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AbortOps:
+    """Unblock these endpoints, and wait until none of them runs an operation -> Settled."""
+
+    epoch: int
+    endpoints: tuple[EndpointId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeDigests:
     """Hash the logical state of these units -> DigestsTaken."""
 
@@ -126,6 +134,20 @@ class TransitionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """A transition ended before its commit, and the job stands on whole units again."""
+
+    step: int
+    epoch: int
+    """Of the transition that ended."""
+    reason: str
+    end: str
+    """rolled back; carried through; or parted: then a plan from the units that are intact follows."""
+    plan: Plan
+    """What stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """The first units are in place."""
 
@@ -143,7 +165,7 @@ class DevicesChanged:
     """Of these, those on notice, and the step after which they are gone."""
 
 
-News = Started | DevicesChanged | StepReport | Decision | TransitionRecord
+News = Started | DevicesChanged | StepReport | Decision | TransitionRecord | Interrupted
 """What is told to whoever watches, in order."""
 
 
@@ -160,6 +182,7 @@ Effect = (
     | SeedUnits
     | InstallPrograms
     | RunOp
+    | AbortOps
     | TakeDigests
     | BindUnits
     | RequestPlan

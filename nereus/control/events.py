@@ -76,8 +76,19 @@ class OpFailed:
 
     endpoint: EndpointId
     op: str
-    """The operation, or the verb: install, seed, digest, bind."""
+    """The operation, or the verb and what it was for: "install e3", "digest e3.after", "bind e3", "seed"."""
     error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """An endpoint has been aborted, and runs no operation any more."""
+
+    endpoint: EndpointId
+    epoch: int
+    """Of the transition that was ended."""
+    done: tuple[str, ...]
+    """Its operations that this endpoint has done; streams are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +180,7 @@ Event = (
     | Installed
     | OpCompleted
     | OpFailed
+    | Settled
     | DigestsTaken
     | Committed
     | EndpointDied

@@ -6,6 +6,7 @@ from collections.abc import Set
 from dataclasses import replace
 
 from nereus.control.events import BoundaryReached, DeviceFailed, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
+from nereus.control.intact import survivors
 from nereus.control.state import JobState
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
@@ -46,12 +47,11 @@ def mirror(state: JobState, event: Event) -> JobState:
 
 def _intact(state: JobState, dead: Set[EndpointId]) -> dict[str, tuple[Emu, ...]]:
     """The EMUs of each model-stage without those that lost a rank."""
-    return {name: tuple(emu for emu in emus if not dead & set(emu.endpoints)) for name, emus in state.emus.items()}
+    return {name: survivors(emus, dead) for name, emus in state.emus.items()}
 
 
 def _learn(state: JobState) -> JobState:
     """Calibrate the cost model on the stage times of the last step (paper, section 4.2)."""
     report = state.report
-    assert report is not None
     assert report is not None
     return replace(state, learnt=state.pricing.learn(state.plan, report.response_tokens_mean, report.stage_s))

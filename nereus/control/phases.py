@@ -1,12 +1,15 @@
 """The phases of a job, each with just the data that is valid in it, and the table of allowed changes.
 
 Idle -> Starting -> Steady <-> Planning -> Admitted -> Transitioning -> Steady        any -> Stopped
+                                                        |      ^
+                                                        Settling: aborted, then back on whole units
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from nereus.control.carrying import Carrying
 from nereus.control.events import ReplanRequested
@@ -69,8 +72,33 @@ class Admitted:
     changed: Mapping[str, StagePlan]
     l_tran_s: float
     """Predicted seconds of the transition."""
+    urgent: tuple[Trigger, ...] = ()
+    """Why it has to be; empty for one that only pays."""
     recovering: bool = False
     """Whether units are gone, so that the plan in force cannot go on."""
+
+
+class End(StrEnum):
+    """What a transition that ended before its commit came to."""
+
+    ROLLED_BACK = "rolled back"
+    """All units that were in force before it are so again."""
+    CARRIED_THROUGH = "carried through"
+    """All units of its target are in force."""
+    PARTED = "parted"
+    """The units that are intact make another plan, which is replaced at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """Why whole units are bound again: a transition ended before its commit."""
+
+    epoch: int
+    """Of the first transition that did."""
+    reason: str
+    end: End
+    triggers: tuple[Trigger, ...]
+    """Of that transition if it had to be, so that it is looked at again at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +113,21 @@ class Transitioning:
     joined: tuple[DeviceId, ...] = ()
     leaving: tuple[DeviceId, ...] = ()
     """Devices that a script ends after it."""
+    urgent: tuple[Trigger, ...] = ()
+    """Why it has to be; empty for one that only pays, or that a script asks for."""
+    regroup: Regroup | None = None
+    """Set where it leads back to whole units instead of to a new plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling:
+    """A transition is being ended: its endpoints are aborted, and what they still run is waited for."""
+
+    moving: Transitioning
+    reason: str
+    waiting: frozenset[EndpointId]
+    done: Mapping[EndpointId, frozenset[str]] = field(default_factory=dict)
+    """The operations that those who have answered have done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +145,7 @@ class Stopped:
     reason: str
 
 
-Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Stopped
+Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Settling | Stopped
 
 ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
     Idle: {Starting: "the job has started"},
@@ -128,8 +171,21 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Planning: "the pool or the units have changed, and a signal crossed",
         Stopped: "the last copy of a model-stage is gone",
     },
-    Joining: {Transitioning: "all devices are ready", Stopped: "a worker did not start"},
-    Transitioning: {Steady: "committed", Stopped: "the transition failed and no intact copy is left"},
+    Joining: {
+        Transitioning: "all devices are ready",
+        Planning: "units are gone",
+        Stopped: "a worker did not start, or the last copy of a model-stage is gone",
+    },
+    Transitioning: {
+        Steady: "committed, or rolled back",
+        Planning: "whole units stand again, and a plan for them is wanted",
+        Settling: "an operation failed, a device was lost, or an operator aborted",
+        Stopped: "the state was damaged before anything moved, or no intact copy is left",
+    },
+    Settling: {
+        Transitioning: "all is quiet: back to whole units",
+        Stopped: "no intact copy is left, or it failed too often",
+    },
     Stopped: {},
 }
 """Which phase may follow which, and why. A change that is not here is a bug, and raises."""

@@ -45,7 +45,7 @@ def boundary(state: JobState, now_s: float) -> Result:
 def carry_out_admitted(state: JobState, admitted: Admitted, now_s: float) -> Result:
     """The loop waits: leave for the admitted plan, if pool and units are still as in its snapshot, else look again."""
     if admitted.epoch == state.plan.epoch and admitted.usable == state.usable:
-        return begin(state, admitted.changed, admitted.reason, admitted.l_tran_s, now_s)
+        return begin(state, admitted.changed, admitted.reason, admitted.l_tran_s, now_s, admitted.urgent)
     return _ask(replace(state, phase=Steady()), _triggers(state) or (STALE,), None, recovering=admitted.recovering)
 
 
@@ -53,9 +53,9 @@ def _ask(
     state: JobState, found: tuple[Trigger, ...], request: ReplanRequested | None, *, recovering: bool = False
 ) -> Result:
     """Ask for a plan at a boundary, where the loop is let go or held."""
-    after, effects = replan(state, found, request)
+    after, effects = replan(state, found, request, recovering=recovering)
     assert isinstance(after.phase, Planning)
-    after, go = _hold_or_go(after, replace(after.phase, recovering=recovering))
+    after, go = _hold_or_go(after, after.phase)
     return after, (*effects, *go)
 
 
@@ -92,7 +92,14 @@ def _triggers(state: JobState) -> tuple[Trigger, ...]:
     return triggers(observed, state.reference, state.config.policy.delta_length)
 
 
-def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested | None) -> Result:
+def replan(
+    state: JobState,
+    found: tuple[Trigger, ...],
+    request: ReplanRequested | None,
+    *,
+    holding: bool = False,
+    recovering: bool = False,
+) -> Result:
     """Ask for proposals; references are reset now, whatever comes of it."""
     horizons = state.horizons
     if request is None:
@@ -107,6 +114,8 @@ def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested
         horizon_steps=horizons.steps(trigger.signal for trigger in found),
         usable=state.usable,
         request=request,
+        holding=holding,
+        recovering=recovering,
     )
     after = replace(
         state,
@@ -115,7 +124,15 @@ def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested
         reference=state.reference if request and request.dry_run else _reference(state, mean),
         phase=planning,
     )
-    return after, (RequestPlan(cycle=cycle, snapshot=state.snapshot, top=state.config.policy.top),)
+    return after, (request_for(after),)
+
+
+def request_for(state: JobState) -> RequestPlan:
+    """What the planner is asked for."""
+    planning = state.phase
+    assert isinstance(planning, Planning)
+    snapshot = replace(state.snapshot, is_bound=not planning.recovering)
+    return RequestPlan(cycle=planning.cycle, snapshot=snapshot, top=state.config.policy.top)
 
 
 def _reference(state: JobState, response_tokens: float) -> Reference:
@@ -129,9 +146,7 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
     planning = state.phase
     assert isinstance(planning, Planning)
     if planning.holding and planning.usable != state.usable:
-        again, effects = replan(state, planning.triggers, planning.request)
-        assert isinstance(again.phase, Planning)
-        return replace(again, phase=replace(again.phase, holding=True, recovering=planning.recovering)), effects
+        return replan(state, planning.triggers, planning.request, holding=True, recovering=planning.recovering)
     news: list[Effect] = []
     for proposal in event.proposals:
         verdict = _verdict(state, planning, proposal, event.current_l_step_s)
@@ -145,11 +160,12 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 epoch=state.plan.epoch,
                 changed=changed,
                 l_tran_s=proposal.l_tran_s,
+                urgent=planning.triggers if planning.is_urgent else (),
                 recovering=planning.recovering,
             )
             after = replace(state, phase=admitted)
             if planning.holding:
-                after, effects = begin(after, changed, admitted.reason, admitted.l_tran_s, now_s)
+                after, effects = begin(after, changed, admitted.reason, admitted.l_tran_s, now_s, admitted.urgent)
                 news.extend(effects)
             return after, tuple(news)
     after, effects = no_plan(state, "no plan fits what is left")

@@ -75,6 +75,15 @@ class JobState:
     """Replans so far."""
     request: ReplanRequested | None = None
     """An operator's request that came at a bad moment, for the next boundary."""
+    last_epoch: int = 0
+    """The latest epoch that a transition was begun for; names of one that was not committed are not used again."""
+    num_regroups: int = 0
+    """Transitions that ended before their commit since the last one that did not."""
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next transition."""
+        return max(self.plan.epoch, self.last_epoch) + 1
 
     @property
     def usable(self) -> tuple[DeviceId, ...]:

@@ -43,6 +43,8 @@ class Snapshot:
     links: LinkRates
     bucket_bytes: int
     """The most that moving state holds in buffers on a device each way."""
+    is_bound: bool = True
+    """Whether all units of the plan are in force. If not, a plan of just the units that stand is a proposal too."""
 
     def l_step_s(self) -> float:
         """Predicted seconds per step of the plan in force."""
@@ -103,7 +105,7 @@ def _proposal(snapshot: Snapshot, target: Target) -> Proposal | None:
     placed = {name: place(snapshot, plan, seats.get(name)) for name, plan in target.stages.items()}
     changed = {stage: plan for stage, plan in placed.items() if _differs(plan, snapshot.plan.stages[stage])}
     stages = {**snapshot.plan.stages, **changed}
-    if stages == snapshot.plan.stages:
+    if stages == snapshot.plan.stages and snapshot.is_bound:
         return None
 
     def proposal(infeasible: tuple[Code, str] | None, l_tran_s: float, peak: int, moved: Transition | None) -> Proposal:

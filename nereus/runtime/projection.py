@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
+from nereus.control.effects import Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.emu.plan import DeviceId, Plan
 from nereus.policy.admission import Verdict
@@ -40,6 +40,8 @@ class Tallies:
     """By verdict code."""
     transitions: int = 0
     primitives: Counter[str] = field(default_factory=Counter)
+    interrupted: Counter[str] = field(default_factory=Counter)
+    """Transitions that ended before their commit, by what they came to."""
     transition_s: float = 0.0
     stall_s: float = 0.0
     """How long the loop waited for transitions: moving, and proving that nothing was lost."""
@@ -82,6 +84,9 @@ class Projection:
                 self._fold_decision(news)
             case TransitionRecord():
                 self._fold_transition(news)
+            case Interrupted():
+                self.tallies.interrupted[news.end] += 1
+                self.plan, self._plan_since_step = news.plan, news.step
 
     # --- views --------------------------------------------------------------------------------------------------------
 

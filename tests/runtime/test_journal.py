@@ -71,7 +71,15 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 """What a field of this name holds; any other holds what its type says."""
 
-TYPES = {"float": SECONDS, "int": COUNT, "str": TEXT, "EndpointId": TEXT, "DeviceId": DEVICE, "bool": st.booleans()}
+TYPES = {
+    "float": SECONDS,
+    "int": COUNT,
+    "str": TEXT,
+    "EndpointId": TEXT,
+    "DeviceId": DEVICE,
+    "bool": st.booleans(),
+    "tuple[str, ...]": st.lists(TEXT, max_size=3).map(tuple),
+}
 
 
 def filled(kind: type[Any]) -> st.SearchStrategy[Any]:
@@ -252,7 +260,7 @@ def test_planning_is_asked_for_again_with_the_same_cycle_and_snapshot(tmp_path: 
 
 
 def test_stopped_job_says_so_again_after_a_restart(tmp_path: Path) -> None:
-    world = World(scripted_config(), faults=Faults().fail("d1.0", "Split"), order=Random(1))
+    world = World(scripted_config(), faults=Faults().lose("d1.0", "Split"), order=Random(1))
     loop = Loop(world, tmp_path / "journal.sqlite")
     loop.run(1)
     reason, world.stopped = world.stopped, None
