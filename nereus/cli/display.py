@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from nereus.control.effects import Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord
+from nereus.control.effects import Answered, Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, spans
 from nereus.runtime.summary import Summary, plan_dict
@@ -58,6 +58,8 @@ class Display:
             self._last_pool = pool_line(event)
         elif isinstance(event, Decision):
             self._last_decision = decision_line(event)
+        elif isinstance(event, Answered):
+            self._last_decision = answered_line(event)
         else:
             self._plan = event.plan
         if isinstance(event, TransitionRecord):
@@ -113,9 +115,16 @@ def line(event: News) -> str:
         return decision_line(event)
     if isinstance(event, TransitionRecord):
         return "\n".join([transition_line(event), *plan_lines(event.plan)])
+    if isinstance(event, Answered):
+        return answered_line(event)
     if isinstance(event, Interrupted):
         return "\n".join([interrupted_line(event), *plan_lines(event.plan)])
     return "\n".join(plan_lines(event.plan))
+
+
+def answered_line(event: Answered) -> str:
+    """What an operator's request came to."""
+    return f"{event.verb} after step {event.step}: {event.reason}"
 
 
 def interrupted_line(event: Interrupted) -> str:
@@ -190,6 +199,8 @@ def event_dict(event: News) -> dict[str, Any]:
             "l_step_s": event.proposal.l_step_s,
             **asdict(event.verdict),
         }
+    if isinstance(event, Answered):
+        return {"event": "answered", **asdict(event)}
     if isinstance(event, Interrupted):
         return {"event": "interrupted", **asdict(event), "plan": plan_dict(event.plan)}
     return {

@@ -18,6 +18,7 @@ from nereus.control.events import (
     EndpointDied,
     Event,
     JobStarted,
+    OperatorAsked,
     OpFailed,
     PlanReady,
     PoolChanged,
@@ -27,11 +28,13 @@ from nereus.control.events import (
 from nereus.control.losing import asked_again, failed, lost, pool
 from nereus.control.mirror import mirror
 from nereus.control.moving import joining
+from nereus.control.operating import operate
 from nereus.control.phases import (
     ALLOWED,
     Admitted,
     Idle,
     Joining,
+    Paused,
     Phase,
     Planning,
     Settling,
@@ -92,6 +95,10 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
             return no_plan(state, f"the planner failed: {event.error}")
         case ReplanRequested(), Steady():
             return replan(state, (OPERATOR,), event)
+        case ReplanRequested(), Paused(admitted=None):
+            return replan(state, (OPERATOR,), event, holding=True)
+        case OperatorAsked(), _:
+            return operate(state, event, now_s)
         case ReplanRequested(), _:
             return replace(state, request=event), ()
         case DeviceReady(), Joining():

@@ -148,6 +148,21 @@ class Interrupted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What an operator's request comes to."""
+
+    step: int
+    command: str
+    verb: str
+    done: bool
+    """False where it cannot be."""
+    reason: str
+    """One sentence: what happens now, or why nothing does."""
+    paused: bool
+    """Whether the loop is held at its boundaries from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """The first units are in place."""
 
@@ -165,7 +180,7 @@ class DevicesChanged:
     """Of these, those on notice, and the step after which they are gone."""
 
 
-News = Started | DevicesChanged | StepReport | Decision | TransitionRecord | Interrupted
+News = Started | DevicesChanged | StepReport | Decision | TransitionRecord | Interrupted | Answered
 """What is told to whoever watches, in order."""
 
 

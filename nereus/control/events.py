@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from nereus.control.report import StepReport
 from nereus.emu.digest import BoxDigest
@@ -172,6 +173,28 @@ class ReplanRequested:
     """Carry out the best feasible plan even if it does not pay."""
 
 
+class Verb(StrEnum):
+    """What an operator can ask for beside a replan."""
+
+    PAUSE = "pause"
+    """Hold the loop at the next boundary."""
+    RESUME = "resume"
+    """Let it go."""
+    ABORT = "abort"
+    """End what is planned or on the move: rolled back before the first Destroy, else carried to its plan."""
+    ROLLBACK = "rollback"
+    """Go back to the plan before the one in force."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAsked:
+    """An operator wants something of the job."""
+
+    command: str
+    """The id of the request."""
+    verb: Verb
+
+
 Event = (
     JobStarted
     | DeviceReady
@@ -189,4 +212,5 @@ Event = (
     | PoolChanged
     | PlanReady
     | ReplanRequested
+    | OperatorAsked
 )

@@ -68,6 +68,12 @@ def standing(
     return Standing(chosen, tuple(op for op in unfinished if any(emu.unit in wanted for emu in op.makes)))
 
 
+def is_reversible(carrying: Carrying) -> bool:
+    """Whether all units in force are whole: nothing that frees any of them was started."""
+    started = [op for op in carrying.task.transition.ops if op.id in carrying.done or op.id in carrying.running]
+    return carrying.leg < Leg.HELD and not any(op.frees for op in started)
+
+
 def plan_of(family: Family, known: Sequence[StagePlan], device_of: Mapping[EndpointId, DeviceId]) -> StagePlan:
     """The stage plan that a family is: one of those known, or the first of them on just these units."""
     groups = [tuple(device_of[endpoint] for endpoint in emu.endpoints) for emu in family]

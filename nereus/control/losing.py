@@ -7,7 +7,7 @@ from dataclasses import replace
 from nereus.control.effects import Effect, ReleaseBoundary, RetireEndpoints, SpawnDevices
 from nereus.control.events import DeviceFailed, EndpointDied, PoolChanged, StepLost
 from nereus.control.moving import stop
-from nereus.control.phases import Admitted, Joining, Planning, Settling, Starting, Transitioning
+from nereus.control.phases import Admitted, Joining, Paused, Planning, Settling, Starting, Transitioning
 from nereus.control.planning import carry_out_admitted, replan
 from nereus.control.regrouping import interrupt, settling
 from nereus.control.state import JobState, Result
@@ -83,7 +83,9 @@ def _recover(state: JobState, reason: str, hit: list[str], *, holding: bool) -> 
         why = f"no intact copy of {', '.join(bare)} is left"
         return stop(state, f"{reason}; {why}; run the job again, and look for what ended the process")
     # The loop waits while a script's devices start, and while the last loss is planned for.
-    waits = holding or isinstance(state.phase, Joining) or (isinstance(state.phase, Planning) and state.phase.holding)
+    waits = (
+        holding or isinstance(state.phase, Joining | Paused) or (isinstance(state.phase, Planning) and state.phase.holding)
+    )
     return replan(state, (Trigger(Signal.POOL, True, reason),), None, holding=waits, recovering=True)
 
 
@@ -98,5 +100,5 @@ def _interrupted(state: JobState, reason: str, gone: tuple[EndpointId, ...], now
 def asked_again(state: JobState) -> tuple[Effect, ...]:
     """The loop asks a second time, after a restart: it is released unless state is on the move, which ends in a release."""
     held = isinstance(state.phase, Planning) and state.phase.holding
-    waits = held or isinstance(state.phase, Starting | Joining | Transitioning | Settling)
+    waits = held or isinstance(state.phase, Starting | Joining | Transitioning | Settling | Paused)
     return () if waits else (ReleaseBoundary(release=state.release),)

@@ -12,7 +12,7 @@ from nereus.control.carrying import Carrying, Leg, Task
 from nereus.control.carrying import begin as begin_carrying
 from nereus.control.effects import Publish, ReleaseBoundary, RetireEndpoints, SpawnDevices, StopJob, TransitionRecord
 from nereus.control.events import DeviceReady
-from nereus.control.phases import Joining, Steady, Stopped, Transitioning
+from nereus.control.phases import Joining, Paused, Steady, Stopped, Transitioning
 from nereus.control.programs import programs, weight_sync
 from nereus.control.script import targets
 from nereus.control.state import JobState, Result
@@ -105,6 +105,7 @@ def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Res
         leaving={d: s for d, s in state.leaving.items() if d not in left},
         links=state.links if moving.l_tran_s is None else state.links.corrected(moving.l_tran_s, seconds),
         num_regroups=0,
+        previous=state.plan.stages,
     )
     record = TransitionRecord(
         step=state.step,
@@ -124,7 +125,15 @@ def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Res
         },
     )
     retire = (RetireEndpoints(endpoints=tuple(state.endpoint_of[d] for d in left)),) if left else ()
-    return after, (Publish(news=record), *retire, ReleaseBoundary(release=after.release))
+    after, go = let_go(after)
+    return after, (Publish(news=record), *retire, *go)
+
+
+def let_go(state: JobState) -> Result:
+    """Let the loop go on from where it waits, unless an operator holds it."""
+    if state.pausing:
+        return replace(state, phase=Paused()), ()
+    return replace(state, phase=Steady()), (ReleaseBoundary(release=state.release),)
 
 
 def stop(state: JobState, reason: str) -> Result:

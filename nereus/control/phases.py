@@ -139,13 +139,21 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """An operator holds the loop at a boundary."""
+
+    admitted: Admitted | None = None
+    """What is carried out when it is let go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """The job cannot go on."""
 
     reason: str
 
 
-Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Settling | Stopped
+Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Settling | Paused | Stopped
 
 ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
     Idle: {Starting: "the job has started"},
@@ -154,6 +162,8 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Planning: "a signal crossed, or an operator asked",
         Joining: "a scripted transition needs devices",
         Transitioning: "a scripted transition is due",
+        Admitted: "an operator goes back to the plan before",
+        Paused: "an operator holds the loop",
         Stopped: "the last copy of a model-stage is gone",
     },
     Planning: {
@@ -161,23 +171,28 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Planning: "a newer snapshot replaces the request",
         Admitted: "a proposal was admitted",
         Transitioning: "a proposal was admitted while the loop waited",
-        Steady: "no proposal was admitted",
+        Steady: "no proposal was admitted, or an operator aborted",
+        Paused: "the answer is there, and an operator holds the loop",
         Stopped: "the last copy of a model-stage is gone",
     },
     Admitted: {
         Joining: "a scripted transition needs devices",
         Transitioning: "the boundary was reached and the snapshot still holds",
-        Steady: "the pool or the units have changed since the decision",
+        Steady: "the pool or the units have changed since the decision, or an operator aborted",
+        Paused: "an operator holds the loop",
         Planning: "the pool or the units have changed, and a signal crossed",
         Stopped: "the last copy of a model-stage is gone",
     },
     Joining: {
         Transitioning: "all devices are ready",
         Planning: "units are gone",
+        Steady: "an operator aborted",
+        Paused: "an operator aborted, and holds the loop",
         Stopped: "a worker did not start, or the last copy of a model-stage is gone",
     },
     Transitioning: {
         Steady: "committed, or rolled back",
+        Paused: "committed or rolled back, and an operator holds the loop",
         Planning: "whole units stand again, and a plan for them is wanted",
         Settling: "an operation failed, a device was lost, or an operator aborted",
         Stopped: "the state was damaged before anything moved, or no intact copy is left",
@@ -185,6 +200,13 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
     Settling: {
         Transitioning: "all is quiet: back to whole units",
         Stopped: "no intact copy is left, or it failed too often",
+    },
+    Paused: {
+        Steady: "let go",
+        Planning: "let go and a signal has crossed, units are gone, or an operator asked",
+        Joining: "let go, and a scripted transition needs devices",
+        Transitioning: "let go, and what was admitted or scripted is due",
+        Stopped: "the last copy of a model-stage is gone",
     },
     Stopped: {},
 }

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, RequestPlan
 from nereus.control.events import PlanReady, ReplanRequested
-from nereus.control.moving import begin, scripted, stop
-from nereus.control.phases import Admitted, Planning, Steady
+from nereus.control.moving import begin, let_go, scripted, stop
+from nereus.control.phases import Admitted, Paused, Planning, Steady
 from nereus.control.state import JobState, Result
 from nereus.emu.plan import StagePlan
 from nereus.policy.admission import Verdict, admit
@@ -28,6 +28,8 @@ STALE = Trigger(Signal.POOL, urgent=False, reason="the pool or the units changed
 
 def boundary(state: JobState, now_s: float) -> Result:
     """A step is complete: carry out what was admitted or scripted, else look for triggers and let the loop go on."""
+    if state.pausing:
+        return _held(replace(state, boundary_due=True))
     if state.step in state.config.script:
         return scripted(state, state.config.script[state.step], now_s)
     if isinstance(state.phase, Admitted):
@@ -40,6 +42,13 @@ def boundary(state: JobState, now_s: float) -> Result:
         return state, (ReleaseBoundary(release=state.release),)
     asked = None if found else state.request
     return _ask(replace(state, request=None if asked else state.request), found or (OPERATOR,), asked)
+
+
+def _held(state: JobState) -> Result:
+    """An operator holds the loop: what is planned or admitted waits with it."""
+    if isinstance(state.phase, Planning):
+        return replace(state, phase=replace(state.phase, holding=True)), ()
+    return replace(state, phase=Paused(admitted=state.phase if isinstance(state.phase, Admitted) else None)), ()
 
 
 def carry_out_admitted(state: JobState, admitted: Admitted, now_s: float) -> Result:
@@ -149,9 +158,8 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
         return replan(state, planning.triggers, planning.request, holding=True, recovering=planning.recovering)
     news: list[Effect] = []
     for proposal in event.proposals:
-        verdict = _verdict(state, planning, proposal, event.current_l_step_s)
-        changed = {name: plan for name, plan in proposal.stages.items() if plan != state.plan.stages.get(name)}
-        news.append(Publish(news=_decision(state, planning, proposal, changed, verdict)))
+        verdict, changed = judged(state, planning, proposal, event.current_l_step_s)
+        news.append(Publish(news=decision(state, planning, proposal, changed, verdict)))
         if verdict.is_admitted and not (planning.request and planning.request.dry_run):
             admitted = Admitted(
                 cycle=planning.cycle,
@@ -164,6 +172,8 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 recovering=planning.recovering,
             )
             after = replace(state, phase=admitted)
+            if planning.holding and state.pausing and not planning.is_urgent:
+                return replace(state, phase=Paused(admitted=admitted)), tuple(news)
             if planning.holding:
                 after, effects = begin(after, changed, admitted.reason, admitted.l_tran_s, now_s, admitted.urgent)
                 news.extend(effects)
@@ -178,8 +188,15 @@ def no_plan(state: JobState, why: str) -> Result:
     assert isinstance(planning, Planning)
     if planning.recovering:
         return stop(state, f"{planning.triggers[0].reason}; {why}; run the job again with more devices or memory")
-    go = (ReleaseBoundary(release=state.release),) if planning.holding else ()
-    return replace(state, phase=Steady()), go
+    return let_go(state) if planning.holding else (replace(state, phase=Steady()), ())
+
+
+def judged(
+    state: JobState, planning: Planning, proposal: Proposal, current_s: float
+) -> tuple[Verdict, dict[str, StagePlan]]:
+    """The verdict on a proposal, and the stage plans that it changes."""
+    changed = {name: plan for name, plan in proposal.stages.items() if plan != state.plan.stages.get(name)}
+    return _verdict(state, planning, proposal, current_s), changed
 
 
 def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float) -> Verdict:
@@ -199,9 +216,10 @@ def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s:
     )
 
 
-def _decision(
+def decision(
     state: JobState, planning: Planning, proposal: Proposal, changed: Mapping[str, StagePlan], verdict: Verdict
 ) -> Decision:
+    """What is told of a verdict."""
     return Decision(
         step=state.step,
         cycle=planning.cycle,

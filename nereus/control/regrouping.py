@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from nereus.control.carrying import Leg, advance, awaits
 from nereus.control.carrying import begin as begin_carrying
-from nereus.control.effects import AbortOps, Interrupted, Publish, ReleaseBoundary
+from nereus.control.effects import AbortOps, Interrupted, Publish
 from nereus.control.events import EndpointDied, Event, OpFailed, PoolChanged, Settled, StepLost
 from nereus.control.intact import Family, Standing, plan_of, standing
-from nereus.control.moving import committed, in_force, stop, task_of
+from nereus.control.moving import committed, in_force, let_go, stop, task_of
 from nereus.control.phases import End, Regroup, Settling, Transitioning
 from nereus.control.planning import replan
 from nereus.control.state import JobState, Result
@@ -139,5 +139,5 @@ def _regrouped(state: JobState, regroup: Regroup) -> Result:
     elif regroup.end is End.ROLLED_BACK and regroup.triggers:
         after, effects = replan(state, regroup.triggers, None, holding=True)
     else:
-        after, effects = state, (ReleaseBoundary(release=state.release),)
+        after, effects = let_go(state)
     return after, (told, *effects)

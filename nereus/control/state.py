@@ -75,6 +75,12 @@ class JobState:
     """Replans so far."""
     request: ReplanRequested | None = None
     """An operator's request that came at a bad moment, for the next boundary."""
+    pausing: bool = False
+    """Whether an operator wants the loop to be held at its boundaries."""
+    boundary_due: bool = False
+    """Whether what a boundary leads to was put off by a pause."""
+    previous: Mapping[str, StagePlan] | None = None
+    """The stage plans before those in force; None before the first transition."""
     last_epoch: int = 0
     """The latest epoch that a transition was begun for; names of one that was not committed are not used again."""
     num_regroups: int = 0

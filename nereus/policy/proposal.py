@@ -103,6 +103,11 @@ def _proposal(snapshot: Snapshot, target: Target) -> Proposal | None:
     """A target of the search placed on the pool; None if nothing would change."""
     seats = _seats(snapshot, target) if target.placed else {}
     placed = {name: place(snapshot, plan, seats.get(name)) for name, plan in target.stages.items()}
+    return proposal_of(snapshot, placed, target.seconds, target.peak_bytes)
+
+
+def proposal_of(snapshot: Snapshot, placed: Mapping[str, StagePlan], l_step_s: float, peak_bytes: int) -> Proposal | None:
+    """Placed stage plans, and what going there would cost; None if nothing would change."""
     changed = {stage: plan for stage, plan in placed.items() if _differs(plan, snapshot.plan.stages[stage])}
     stages = {**snapshot.plan.stages, **changed}
     if stages == snapshot.plan.stages and snapshot.is_bound:
@@ -111,8 +116,8 @@ def _proposal(snapshot: Snapshot, target: Target) -> Proposal | None:
     def proposal(infeasible: tuple[Code, str] | None, l_tran_s: float, peak: int, moved: Transition | None) -> Proposal:
         return Proposal(
             stages=stages,
-            l_step_s=target.seconds,
-            peak_bytes=target.peak_bytes,
+            l_step_s=l_step_s,
+            peak_bytes=peak_bytes,
             l_tran_s=l_tran_s,
             transition_peak_bytes=peak,
             primitives=moved.counts if moved else {},

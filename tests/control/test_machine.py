@@ -35,11 +35,13 @@ from nereus.control.events import (
     Event,
     Installed,
     OpCompleted,
+    OperatorAsked,
     OpFailed,
     PlanReady,
     PoolChanged,
     ReplanRequested,
     StepLost,
+    Verb,
 )
 from nereus.control.phases import Admitted, Idle, Planning, Settling, Starting, Steady, Stopped, Transitioning
 from nereus.control.resume import pending
@@ -210,6 +212,11 @@ class Controller(RuleBasedStateMachine):
     def operator(self, dry_run: bool, forced: bool) -> None:
         self.post(ReplanRequested(command="x", dry_run=dry_run, forced=forced))
 
+    @precondition(running)
+    @rule(verb=st.sampled_from([Verb.PAUSE, Verb.RESUME, Verb.RESUME, Verb.ABORT, Verb.ROLLBACK]))
+    def command(self, verb: Verb) -> None:
+        self.post(OperatorAsked(command="y", verb=verb))
+
     @precondition(lambda self: self.running() and len(self.core.state.usable) > 4 and len(self.dead) < 3)
     @rule(place=st.integers(0, 1000), notices=st.booleans())
     def death(self, place: int, notices: bool) -> None:
@@ -271,10 +278,11 @@ class Controller(RuleBasedStateMachine):
 
     @invariant()
     def every_stage_has_a_unit(self) -> None:
+        """While state moves, those that are whole may be on their way to the next plan."""
         state = self.core.state
         if not isinstance(state.phase, Idle | Starting | Stopped):
             assert set(state.emus) == set(CONFIG.states)
-            assert all(state.emus.values())
+            assert all(state.emus.values()) or isinstance(state.phase, Transitioning | Settling)
 
     @invariant()
     def units_of_a_stage_share_a_layout_and_no_device(self) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nereus.control.effects import ReleaseBoundary, RequestPlan, StopJob, TransitionRecord
-from nereus.control.events import BoundaryReached, DeviceReady, Event, PlanReady
+from nereus.control.events import BoundaryReached, DeviceReady, Event, PlanReady, Verb
 from nereus.control.phases import Stopped
 from nereus.control.report import StepReport
 from nereus.control.resume import pending
@@ -78,6 +78,7 @@ TYPES = {
     "EndpointId": TEXT,
     "DeviceId": DEVICE,
     "bool": st.booleans(),
+    "Verb": st.sampled_from(Verb),
     "tuple[str, ...]": st.lists(TEXT, max_size=3).map(tuple),
 }
 
