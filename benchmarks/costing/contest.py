@@ -24,7 +24,7 @@ def calibrated(kind: str, rows: Sequence[Row] = ()) -> AcceleratorModel:
         return model
     return model.learn(
         [
-            Measured(row.run, row.model, seconds, row.peak_bytes, min(1.0, CLOSE * best[row.group] / seconds))
+            Measured(row.run, row.model, seconds, row.peak_bytes, row.rank, min(1.0, CLOSE * best[row.group] / seconds))
             for row, seconds in measured
         ]
     )
@@ -33,7 +33,8 @@ def calibrated(kind: str, rows: Sequence[Row] = ()) -> AcceleratorModel:
 def guess(model: AcceleratorModel, row: Row) -> Guess:
     """What the model says of a configuration."""
     found = model.training(row.run, row.model)
-    return Guess(row, found.seconds, found.fits, found.peak_bytes, found.expected_s)
+    reported = model.reported_peak(row.run, row.model, row.rank)
+    return Guess(row, found.seconds, found.fits, reported, found.expected_s)
 
 
 def least_model_parallelism(model: AcceleratorModel, row: Row) -> Guess:

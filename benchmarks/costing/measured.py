@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nereus.cost.execution import MEGATRON, NANOTRON, Execution, Recompute
+from nereus.cost.execution import MEGATRON_2021, NANOTRON, Execution, Recompute
 from nereus.cost.layer import Architecture
 from nereus.spec.decoder import Decoder
 from nereus.spec.hardware import ACCELERATORS, GIB, Hardware
+from nereus.spec.policy import HEADROOM
 
 SWEEP_TOKENS, SWEEP_SEQUENCES = 4096, 256
+
+TIED_BELOW = 10_000
+"""Models with a narrower MLP tie their embeddings in the sweep (nanotron, scripts/scaling_benchmarks.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,17 @@ class Row:
     seconds: float | None
     """Of one step; None where it did not run."""
     peak_bytes: float | None = None
+    rank: int | None = None
+    """Pipeline rank whose peak that is; None: the fullest."""
 
     @property
     def ran(self) -> bool:
         return self.seconds is not None
+
+    @property
+    def usable_bytes(self) -> float:
+        """Of the fullest device: the same headroom for everybody."""
+        return (1 - HEADROOM) * self.run.hardware.accelerator.memory_bytes
 
 
 def read(folder: Path, name: str) -> Iterator[dict[str, str]]:
@@ -46,14 +57,15 @@ def read(folder: Path, name: str) -> Iterator[dict[str, str]]:
 
 
 def sweep_h100(folder: Path) -> list[Row]:
-    """training_sweep_h100: of two runs of one configuration the better one, as its sequence-parallel switch is hidden.
+    """training_sweep_h100: of two runs of one configuration the better one, as some switches are hidden (hidden.py).
 
-    With a pipeline, or TP across nodes, sequence parallelism is taken to be on: what the memory of most rows says.
+    Sequence parallelism is on, and the peak is that of the first pipeline rank: so nanotron's benchmark has it, whose rank 0
+    writes the table.
     """
     rows: dict[tuple[object, ...], Row] = {}
     for line in read(folder, "training_sweep_h100"):
         tp, pp, dp, micro, zero = (int(line[key]) for key in ("tp", "pp", "dp", "microbatch", "zero_stage"))
-        model = Architecture(_decoder(line, "llama", int(line["vocab"]), tied=True))
+        model = Architecture(_decoder(line, "llama", int(line["vocab"]), tied=int(line["ffn"]) < TIED_BELOW))
         hardware = Hardware(ACCELERATORS["H100"])
         run = Execution(
             hardware=hardware,
@@ -64,13 +76,14 @@ def sweep_h100(folder: Path) -> list[Row]:
             sequences=SWEEP_SEQUENCES,
             tokens=SWEEP_TOKENS,
             zero1=zero == 1,
-            sequence_parallel=tp > 1 and (pp > 1 or tp > hardware.devices_per_node),
+            sequence_parallel=tp > 1,
+            keeps_gathered=True,
             regime=NANOTRON,
         )
         ran = line["status"] == "success"
         seconds = float(line["iter_time_s_derived"]) if ran else None
         peak = float(line["peak_mem_gib"]) * GIB if ran else None
-        row = Row((line["model"], line["gpus"]), (tp, pp, dp, micro, zero), run, model, seconds, peak)
+        row = Row((line["model"], line["gpus"]), (tp, pp, dp, micro, zero), run, model, seconds, peak, rank=0)
         known = rows.get((row.group, row.name))
         if known is None or (ran and (known.seconds is None or (seconds or 0) < known.seconds)):
             rows[row.group, row.name] = row
@@ -126,7 +139,7 @@ def _megatron_a100(line: dict[str, str], *, zero1: bool = False) -> Execution:
         tokens=int(line["seqlen"]),
         zero1=zero1,
         recompute=Recompute.FULL,
-        regime=MEGATRON,
+        regime=MEGATRON_2021,
     )
 
 

@@ -20,9 +20,6 @@ CANNOT = (
 )
 """What it cannot express, for the report."""
 
-HEADROOM = 0.9
-"""Of the memory: the same rule for everybody."""
-
 NEVER_S = 1e9
 """What a configuration that it refuses is taken to need: the last choice."""
 
@@ -37,8 +34,7 @@ def guesses(python: Path, rows: Sequence[Row]) -> list[Guess]:
 def _guess(row: Row, answer: dict[str, Any]) -> Guess:
     if answer["seconds"] is None:
         return Guess(row, NEVER_S, False)
-    room = HEADROOM * row.run.hardware.accelerator.memory_bytes
-    return Guess(row, answer["seconds"], answer["peak_bytes"] <= room, answer["peak_bytes"])
+    return Guess(row, answer["seconds"], answer["peak_bytes"] <= row.usable_bytes, answer["peak_bytes"])
 
 
 def _described(row: Row) -> dict[str, Any]:

@@ -1,34 +1,35 @@
-"""Stage times of real RL runs, one step ahead: after 20 steps, predict each next one from its lengths, then learn."""
+"""Stage times of real RL runs, one step ahead: after 20 steps, predict each next one from its lengths, then learn.
+
+This is `nereus plan OUTLINE --calibrate LOG --ran PLAN`, walked through the whole log, from conservative guesses.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from nereus.cost.accelerator import AcceleratorModel
 from nereus.cost.efficiency import Efficiencies
-from nereus.cost.execution import Execution
-from nereus.cost.generation import Rollout, generation_workload, kv_room_bytes
-from nereus.cost.layer import Architecture
-from nereus.cost.training import inference_workload, training_workload
-from nereus.cost.volume import Workload
+from nereus.planner.calibration import Step, one_step_ahead, samples_of
 from nereus.spec.decoder import Decoder
-from nereus.spec.hardware import ACCELERATORS, Hardware
+from nereus.spec.hf_config import HfModel
+from nereus.spec.outline import parse_outline
+from nereus.spec.ran import parse_ran
+from nereus.spec.run_log import ACTOR_INFERENCE, read_run
+from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, ROLES
 
-WARM_UP = 20
-"""Steps before the first prediction."""
+PROMPTS, RESPONSES = 64, 8
+"""Prompts of a step, and responses to each (INDEX.csv)."""
 
-WINDOW = 40
-"""Steps that are remembered: a drift is followed, a spike outvoted."""
+STAGES = {ACTOR_GENERATION: "gen", ACTOR_INFERENCE: "old_log_prob", ACTOR_TRAINING: "update"}
+"""What is judged, and what the report calls it."""
 
-SAMPLES = 64 * 8
-"""Responses of one step: the runs' prompts times responses per prompt (INDEX.csv)."""
-
-STAGES = {"gen": "timing_s_gen", "old_log_prob": "timing_s_old_log_prob", "update": "timing_s_update_actor"}
+GUESSES = {("H100", role): AcceleratorModel(Efficiencies("H100")) for role in ROLES}
+"""What is known before the first step: nothing was measured."""
 
 MODELS = {
     "1.5B": Decoder(
@@ -51,51 +52,30 @@ MODELS = {
 """From the published config.json of DeepSeek-R1-Distill-Qwen-1.5B and -7B and of Llama-3.2-3B-Instruct."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The work of one stage in one step, and the seconds that it took."""
-
-    work: Workload
-    seconds: float
-
-
-def runs(folder: Path) -> Iterator[tuple[str, dict[str, list[Step]]]]:
-    """The steps of each verl run by stage; a step that lacks a figure is left out."""
+def runs(folder: Path) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    """The steps of each verl run."""
     gpus = {line["file"]: line["gpus"] for line in _lines(folder / "lengths" / "INDEX.csv")}
     for path in sorted((folder / "lengths").glob("verl_softgrpo_*.csv")):
         size = next(name for name in MODELS if f"_{name}_" in path.name)
         devices = re.match(r"\d+", gpus[path.name])
         if devices is None:
             continue
-        stages: dict[str, list[Step]] = {stage: [] for stage in STAGES}
-        for line in _lines(path):
-            if any(not line[column] for column in ("response_length_mean", "response_length_max", *STAGES.values())):
-                continue
-            works = _works(Architecture(MODELS[size]), int(devices[0]), line)
-            for stage, column in STAGES.items():
-                stages[stage].append(Step(works[stage], float(line[column])))
-        yield path.stem.removeprefix("verl_softgrpo_"), stages
-
-
-def one_step_ahead(steps: list[Step], every: int = 1) -> list[float]:
-    """Relative errors of the predictions, from the warm-up on; `every` judges one step in so many."""
-    errors = []
-    for now in range(WARM_UP, len(steps), every):
-        seen = steps[max(0, now - WINDOW) : now]
-        known = Efficiencies("H100").learn([step.work for step in seen], [step.seconds for step in seen])
-        errors.append(abs(known.seconds(steps[now].work) / steps[now].seconds - 1))
-    return errors
+        outline = parse_outline(_declared(int(devices[0])))
+        models = dict.fromkeys(("actor", "reference"), HfModel(MODELS[size], ""))
+        plan = {holder: {"dp": int(devices[0])} for holder in outline.workflow.holders}
+        ran = parse_ran(plan, path.name, outline, models)
+        yield path.stem.removeprefix("verl_softgrpo_"), samples_of(outline, models, ran, read_run(path).steps)
 
 
 def judge(folder: Path, *, quick: bool) -> dict[str, Any]:
     """Mean and median error by stage, over all runs."""
-    by_stage: dict[str, list[float]] = {stage: [] for stage in STAGES}
+    by_stage: dict[str, list[float]] = {name: [] for name in STAGES.values()}
     by_run: dict[str, dict[str, float]] = {}
-    for name, stages in runs(folder):
-        found = {stage: one_step_ahead(steps, 20 if quick else 5) for stage, steps in stages.items()}
-        by_run[name] = {stage: round(mean(errors), 4) for stage, errors in found.items()}
-        for stage, errors in found.items():
-            by_stage[stage] += errors
+    for run, steps in runs(folder):
+        found = one_step_ahead(GUESSES, steps, len(steps) // (20 if quick else 5))
+        by_run[run] = {name: round(mean(found[stage]), 4) for stage, name in STAGES.items()}
+        for stage, name in STAGES.items():
+            by_stage[name] += found[stage]
     return {
         "runs": len(by_run),
         "mape_latency": {stage: round(mean(errors), 4) for stage, errors in by_stage.items()},
@@ -104,21 +84,19 @@ def judge(folder: Path, *, quick: bool) -> dict[str, Any]:
     }
 
 
-def _works(model: Architecture, devices: int, line: dict[str, str]) -> dict[str, Workload]:
-    prompt, response = float(line["prompt_length_mean"]), float(line["response_length_mean"])
-    run = Execution(hardware=Hardware(ACCELERATORS["H100"]), dp=devices, sequences=SAMPLES, tokens=prompt + response)
-    room = kv_room_bytes(run, model, 0.6 * run.hardware.accelerator.memory_bytes)
-    rollout = Rollout(
-        sequences=SAMPLES,
-        prompt_tokens=prompt,
-        response_tokens=response,
-        longest_tokens=float(line["response_length_max"]),
-        kv_bytes=room,
-    )
+def _declared(devices: int) -> dict[str, Any]:
+    """The outline of such a run; its lengths come from the log."""
     return {
-        "gen": generation_workload(run, model, rollout),
-        "old_log_prob": inference_workload(run, model),
-        "update": training_workload(run, model),
+        "name": "verl_softgrpo",
+        "algorithm": "grpo",
+        "models": {"actor": "config.json", "reward": "rule"},
+        "workload": {
+            "prompts_per_step": PROMPTS,
+            "samples_per_prompt": RESPONSES,
+            "prompt_tokens": 100,
+            "response_tokens": 5000,
+        },
+        "nodes": [{"kind": "H100", "devices": devices}],
     }
 
 

@@ -8,15 +8,24 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+import numpy as np
+
 from benchmarks.costing.contest import calibrated, guess, least_model_parallelism
+from benchmarks.costing.hidden import kept_by_degree, switched
 from benchmarks.costing.measured import Row, gpt_a100, sweep_h100, topology_a100
-from benchmarks.costing.score import Guess, preference, score
+from benchmarks.costing.score import Guess, score
+from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.seconds import stack
+from nereus.planner.value import LAYOUT_ERROR, Belief, choose
 
 LARGE = "64"
 """Devices of the scale that is judged without having been fitted."""
 
 PROBES = 3
 """Runs at the new scale that the model may ask for."""
+
+RIVALS = 24
+"""Configurations that the choice is among when they are asked for, the fastest ones."""
 
 SEEN = 4
 """Rows of a group that other hardware is calibrated on."""
@@ -35,28 +44,35 @@ def judge_sweep(folder: Path) -> dict[str, Any]:
     large, small = [row for row in rows if row.group[1] == LARGE], [row for row in rows if row.group[1] != LARGE]
     left_out, rule = [], []
     for name in models:
-        model = calibrated("H100", [row for row in rows if row.group[0] != name])
-        own = [row for row in rows if row.group[0] == name]
+        seen, own = _revealed([row for row in rows if row.group[0] != name], [row for row in rows if row.group[0] == name])
+        model = calibrated("H100", seen)
         left_out += [guess(model, row) for row in own]
         rule += [least_model_parallelism(model, row) for row in own]
-    scaled = calibrated("H100", small)
+    known_small, known_large = _revealed(small, large)
+    scaled = calibrated("H100", known_small)
     unseen = calibrated("H100")
     return {
         "each_model_left_out": score(left_out),
-        "fitted_8_to_32_judged_at_64": score([guess(scaled, row) for row in large]),
-        "with_three_probes": score(_probed(small, large)),
+        "fitted_8_to_32_judged_at_64": score([guess(scaled, row) for row in known_large]),
+        "with_three_probes": score(_probed(known_small, known_large)),
         "nothing_measured": score([guess(unseen, row) for row in rows]),
         "least_model_parallelism": score(rule, times=False),
     }
 
 
+def _revealed(seen: Sequence[Row], judged: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Both with the sweep's hidden switch as the seen ones tell it."""
+    kept = kept_by_degree(calibrated("H100"), seen)
+    return switched(seen, kept), switched(judged, kept)
+
+
 def _probed(small: Sequence[Row], large: Sequence[Row]) -> list[Guess]:
-    """At the new scale, three runs of each model's first choices; what was measured is known, the rest is predicted anew."""
+    """At the new scale, three runs of each model, chosen as `nereus plan --suggest-probes 3` chooses them among plans; what
+    was measured is known, the rest is predicted anew."""
     guesses = []
     for group in sorted({row.group for row in large}):
         rows, model = [row for row in large if row.group == group], calibrated("H100", small)
-        ranked = sorted((guess(model, row) for row in rows), key=preference)
-        probes = {one.row.name: one.row for one in ranked[:PROBES]}
+        probes = {row.name: row for row in _chosen(model, rows)}
         model = calibrated("H100", [*small, *probes.values()])
         for row in rows:
             one, known = guess(model, row), probes.get(row.name)
@@ -64,6 +80,22 @@ def _probed(small: Sequence[Row], large: Sequence[Row]) -> list[Guess]:
                 one = Guess(row, known.seconds or one.seconds, known.ran, known.peak_bytes or one.peak_bytes)
             guesses.append(one)
     return guesses
+
+
+def _chosen(model: AcceleratorModel, rows: Sequence[Row]) -> list[Row]:
+    """The configurations whose times would change the choice among those that fit the most."""
+    predicted = [(row, model.training(row.run, row.model)) for row in rows]
+    fitting = sorted(((row, found) for row, found in predicted if found.fits), key=lambda pair: pair[1].expected_s)[:RIVALS]
+    works, known = [found.work for _, found in fitting], model.efficiencies
+    stacked = stack(works)
+    belief = Belief(
+        np.array([found.expected_s for _, found in fitting]),
+        np.array([known.sensitivity(work) for work in works]),
+        np.full(len(fitting), LAYOUT_ERROR),
+        lambda shifts: known.possible_seconds(stacked, shifts),
+    )
+    probes = choose(belief, [[at] for at in range(len(fitting))], lambda seconds: seconds, PROBES)
+    return [fitting[at][0] for at, _ in probes]
 
 
 def judge_other(folder: Path, *, quick: bool) -> dict[str, dict[str, Any]]:

@@ -113,14 +113,34 @@ def plan(
     top: Annotated[int, typer.Option(min=1, max=100, help="Show so many of the best plans.")] = 3,
     explain: Annotated[bool, typer.Option("--explain", help="Say what keeps faster candidates out (outlines).")] = False,
     lengths: Annotated[Path | None, typer.Option(help="A CSV of response lengths: when memory runs out (outlines).")] = None,
-    export: Annotated[str | None, typer.Option(help="Overrides of a framework, to paste: verl (outlines).")] = None,
+    export: Annotated[str | None, typer.Option(help="Overrides to paste: verl, openrlhf or nemo-rl (outlines).")] = None,
+    efficiencies: Annotated[Path | None, typer.Option(help="A file of learnt efficiencies to plan with (outlines).")] = None,
+    calibrate: Annotated[Path | None, typer.Option(help="A log of verl to learn from; needs --ran (outlines).")] = None,
+    ran: Annotated[Path | None, typer.Option(help="The plan file of the run of that log (outlines).")] = None,
+    save_efficiencies: Annotated[Path | None, typer.Option(help="Where to write what is known then (outlines).")] = None,
+    suggest_probes: Annotated[
+        int, typer.Option(min=0, max=20, help="Suggest so many runs whose times would change the choice most (outlines).")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Which layout for how many devices: the best plans of a job, how fast, and how much memory."""
     from nereus.cli.plan import Asked
     from nereus.cli.plan import plan as plan_file
 
-    plan_file(job, Asked(gpus=gpus, top=top, explain=explain, lengths=lengths, export=export, as_json=as_json))
+    asked = Asked(
+        gpus=gpus,
+        top=top,
+        explain=explain,
+        lengths=lengths,
+        export=export,
+        efficiencies=efficiencies,
+        calibrate=calibrate,
+        ran=ran,
+        save_efficiencies=save_efficiencies,
+        suggest_probes=suggest_probes,
+        as_json=as_json,
+    )
+    plan_file(job, asked)
 
 
 @app.command()

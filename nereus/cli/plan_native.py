@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from nereus.cli.plan import device_counts
+from nereus.cli.tables import show_table
 from nereus.errors import UserError
 from nereus.planner.native import NativePricing
 from nereus.planner.pricing import Devices, Lengths
@@ -27,13 +28,18 @@ MIB = 2**20
 def plan_job(path: Path, gpus: str | None, top: int, *, as_json: bool) -> None:
     """Search the best plans of a job file for each number of devices, and print them."""
     job = load_job(path)
-    found = {count: best_plans(job, count, top) for count in _counts(gpus, job)}
+    found = {
+        count: best_plans(job, count, top) for count in device_counts(gpus, job.cluster.num_devices, "the job's cluster has")
+    }
     if as_json:
         print(json.dumps({"job": job.name, "plans": [_as_dict(n, c) for n, cs in found.items() for c in cs]}))  # noqa: T201
         return
     console = Console()
     for count, choices in found.items():
-        console.print(_table(count, choices) if choices else f"{count} devices: no plan fits in memory")
+        if choices:
+            _show(console, count, choices)
+        else:
+            console.print(f"{count} devices: no plan fits in memory")
 
 
 def best_plans(job: Job, num_devices: int, top: int) -> tuple[Choice, ...]:
@@ -45,20 +51,6 @@ def best_plans(job: Job, num_devices: int, top: int) -> tuple[Choice, ...]:
     pool = Devices(tuple(range(num_devices)), config.node_of)
     pricing = NativePricing.of(job, config.states, config.generates)
     return search(pricing.request(pool, Lengths(longest, longest)), top)
-
-
-def _counts(gpus: str | None, job: Job) -> list[int]:
-    """The numbers of devices to plan for. Raises UserError for what is not one."""
-    if gpus is None:
-        return [job.cluster.num_devices]
-    try:
-        counts = [int(text) for text in gpus.split(",")]
-    except ValueError as error:
-        raise UserError(f"--gpus: {gpus!r} is not allowed; give numbers of devices, such as 4,8") from error
-    wrong = [count for count in counts if not 1 <= count <= job.cluster.num_devices]
-    if wrong:
-        raise UserError(f"--gpus: {wrong[0]} is not allowed; the job's cluster has 1 to {job.cluster.num_devices} devices")
-    return counts
 
 
 def _as_dict(count: int, choice: Choice) -> dict[str, Any]:
@@ -81,12 +73,10 @@ def _as_dict(count: int, choice: Choice) -> dict[str, Any]:
     }
 
 
-def _table(count: int, choices: Sequence[Choice]) -> Table:
-    stages = [c.plan.stage for c in choices[0].chosen]
-    table = Table(title=f"{count} devices", title_justify="left")
-    for heading in ("", "step s", "peak MiB", *stages):
-        table.add_column(heading)
+def _show(console: Console, count: int, choices: Sequence[Choice]) -> None:
+    rows = []
     for rank, choice in enumerate(choices, 1):
         cells = [f"{c.plan.layout} dp{c.plan.dp} mb{c.plan.micro_batch} {c.seconds:.2f} s" for c in choice.chosen]
-        table.add_row(str(rank), f"{choice.seconds:.2f}", f"{choice.peak_bytes / MIB:.1f}", *cells)
-    return table
+        rows.append((str(rank), f"{choice.seconds:.2f}", f"{choice.peak_bytes / MIB:.1f}", *cells))
+    stages = (c.plan.stage for c in choices[0].chosen)
+    show_table(console, f"{count} devices", ("", "step s", "peak MiB", *stages), rows)

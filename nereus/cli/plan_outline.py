@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from nereus.cli.plan import Asked
+from nereus.cli.plan import Asked, device_counts
+from nereus.cli.plan_measured import probes_of, show_known, show_probes, what_is_known
+from nereus.cli.tables import show_table
 from nereus.emu.plan import spans
-from nereus.errors import UserError
-from nereus.integrations.verl import overrides as verl
+from nereus.integrations.exports import exported
+from nereus.integrations.framework import Framework
 from nereus.planner.found import Report
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.rules import FREE
 from nereus.spec.lengths import read_lengths
 from nereus.spec.outline import parse_outline, read_models
 
@@ -37,8 +39,12 @@ class Answer:
     report: Report
     seconds: float
     """Of pricing and search."""
+    framework: Framework | None = None
+    """That the plan is written for."""
     forbidden: str = ""
-    """Why the framework that a plan is written for cannot run on these devices."""
+    """Why the framework cannot run the outline on these devices."""
+    probes: Sequence[Mapping[str, Any]] = ()
+    """Runs whose times would change the choice the most, as plain data."""
 
     @property
     def problem(self) -> str:
@@ -49,7 +55,8 @@ class Answer:
             return self.forbidden
         for holder, reason in self.planner.without_option().items():
             return f"{holder}: {reason}"
-        return "no plan fits: the model-stages fit one by one, and not together"
+        shared = "; ".join(rule.sentence for rule in self.planner.rules.shared)
+        return "no plan fits: the model-stages fit one by one, and not together" + (f", where {shared}" if shared else "")
 
 
 def plan_outline(data: object, path: Path, asked: Asked) -> None:
@@ -57,44 +64,37 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     outline = parse_outline(data)
     models = read_models(outline, path.absolute().parent)
     growth = read_lengths(asked.lengths) if asked.lengths else ()
-    if asked.export not in (None, "verl"):
-        raise UserError(f"--export: {asked.export!r} is not allowed; plans can be written for verl {verl.VERSION}")
+    known = what_is_known(asked, outline, models)
+    framework = exported(asked.export) if asked.export else None
+    if framework:
+        outline = framework.run_by(outline)
     answers = []
-    for count in _counts(asked.gpus, outline.num_devices):
+    for count in device_counts(asked.gpus, outline.num_devices, "the outline's nodes have"):
         began = time.perf_counter()
-        planner = OutlinePlanner(
-            outline=outline,
-            models=models,
-            learnt={},
-            num_devices=count,
-            one_pool=asked.export is not None,
-            unpiped=verl.SERVED if asked.export else frozenset(),
-        )
-        forbidden = verl.forbids(planner.pricer.outline) if asked.export else ""
+        rules = framework.rules if framework else FREE
+        planner = OutlinePlanner(outline=outline, models=models, learnt=known.learnt, num_devices=count, rules=rules)
+        forbidden = framework.forbids(planner.pricer.outline) if framework else ""
         plans, report = ((), Report()) if forbidden else planner.best(asked.top, time.perf_counter)
-        seconds = time.perf_counter() - began
-        found = Answer(count=count, planner=planner, plans=plans, report=report, seconds=seconds, forbidden=forbidden)
-        answers.append(found)
+        answers.append(
+            Answer(
+                count=count,
+                planner=planner,
+                plans=plans,
+                report=report,
+                seconds=time.perf_counter() - began,
+                framework=framework,
+                forbidden=forbidden,
+                probes=probes_of(planner, asked, known) if plans else (),
+            )
+        )
     if asked.as_json:
-        print(json.dumps({"job": outline.name, "answers": [_as_dict(a, asked, growth) for a in answers]}))  # noqa: T201
+        answered = {"job": outline.name, "answers": [_as_dict(a, asked, growth) for a in answers]}
+        print(json.dumps(answered | known.as_dict()))  # noqa: T201
         return
     console = Console()
+    show_known(console, known)
     for answer in answers:
         _show(console, answer, asked, growth)
-
-
-def _counts(gpus: str | None, most: int) -> list[int]:
-    """The numbers of devices to plan for. Raises UserError for what is not one."""
-    if gpus is None:
-        return [most]
-    try:
-        counts = [int(text) for text in gpus.split(",")]
-    except ValueError as error:
-        raise UserError(f"--gpus: {gpus!r} is not allowed; give numbers of devices, such as 8,16") from error
-    wrong = [count for count in counts if not 1 <= count <= most]
-    if wrong:
-        raise UserError(f"--gpus: {wrong[0]} is not allowed; the outline's nodes have 1 to {most} devices")
-    return counts
 
 
 def _forecast(answer: Answer, growth: Sequence[tuple[int, float]]) -> dict[str, Any] | None:
@@ -127,13 +127,16 @@ def _as_dict(answer: Answer, asked: Asked, growth: Sequence[tuple[int, float]]) 
         found["reasons"] = [reason.sentence for reason in answer.planner.reasons()]
     if growth:
         found["forecast"] = _forecast(answer, growth)
-    if asked.export and answer.plans:
-        found["export"] = {"framework": f"verl {verl.VERSION}", "overrides": _overrides(answer)}
+    if asked.suggest_probes:
+        found["probes"] = list(answer.probes)
+    if answer.framework and answer.plans:
+        free, broken = answer.planner.without_rules(answer.plans[0])
+        found["export"] = {
+            "framework": str(answer.framework),
+            "overrides": list(answer.framework.overrides(answer.planner.pricer.outline, answer.plans[0])),
+            "without_rules": {"l_step_seconds": free, "broken": list(broken)},
+        }
     return found
-
-
-def _overrides(answer: Answer) -> list[str]:
-    return list(verl.overrides(answer.planner.pricer.outline, answer.plans[0]))
 
 
 def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
@@ -145,12 +148,7 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
         "holders": {
             holder: {
                 "kind": pricer.kind_name(option.kind),
-                "tp": option.run.tp,
-                "pp": option.run.pp,
-                "dp": option.run.dp,
-                "micro_batch": option.run.micro_batch,
-                "recompute": option.recomputes,
-                "zero1": option.run.zero1,
+                **option.choice,
                 "devices": list(plan.devices[holder]),
                 "memory_bytes": {str(part): round(size) for part, size in option.memory.items() if size},
                 "resident_bytes": round(option.resident_bytes),
@@ -186,36 +184,45 @@ def _show(console: Console, answer: Answer, asked: Asked, growth: Sequence[tuple
     if not answer.plans:
         console.print(f"{answer.count} devices: {answer.problem}", highlight=False)
         return
-    console.print(_plan_table(answer, answer.plans[0]), _memory_table(answer, answer.plans[0]))
+    _show_plan(console, answer, answer.plans[0])
+    _show_memory(console, answer, answer.plans[0])
     for sentence in _sentences(answer, asked, growth):
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    if asked.export:
-        console.print(f"Plan 1 for verl {verl.VERSION}:", highlight=False)
-        for line in _overrides(answer):
-            console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+    if asked.suggest_probes:
+        show_probes(console, answer.probes)
+    if answer.framework:
+        _show_export(console, answer, answer.framework)
 
 
-def _plan_table(answer: Answer, plan: PlannedStep) -> Table:
-    title = f"{answer.count} devices: a step takes {plan.seconds:.2f} s"
-    table = Table("", "layout", "seconds", "devices", title=title, title_justify="left")
+def _show_export(console: Console, answer: Answer, framework: Framework) -> None:
+    """What the rules of the framework cost, and lines to paste."""
+    free, broken = answer.planner.without_rules(answer.plans[0])
+    lines = [f"Without {framework.name}'s rules a step would take {free:.2f} s. They forbid that plan:"] if broken else []
+    lines += [f"  {rule}" for rule in broken]
+    lines.append(f"Plan 1 for {framework}:")
+    lines += [f"  {line}" for line in framework.overrides(answer.planner.pricer.outline, answer.plans[0])]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_plan(console: Console, answer: Answer, plan: PlannedStep) -> None:
+    rows = []
     for holder, option in plan.options.items():
         several = len(option.seconds) > 1
         taken = "\n".join(f"{s:.2f}" + (f" {stage}" if several else "") for stage, s in option.seconds.items())
-        table.add_row(holder, str(option), taken, spans(plan.devices[holder]))
-    return table
+        rows.append((holder, str(option), taken, spans(plan.devices[holder])))
+    title = f"{answer.count} devices: a step takes {plan.seconds:.2f} s"
+    show_table(console, title, ("", "layout", "seconds", "devices"), rows)
 
 
-def _memory_table(answer: Answer, plan: PlannedStep) -> Table:
+def _show_memory(console: Console, answer: Answer, plan: PlannedStep) -> None:
     """Memory by component against what a device has."""
-    parts = dict.fromkeys(part for option in plan.options.values() for part, size in option.memory.items() if size)
-    table = Table("GiB of a device", *plan.options, title_justify="left")
-    for part in parts:
-        table.add_row(str(part), *(f"{option.memory.get(part, 0.0) / GIB:.1f}" for option in plan.options.values()))
-    kinds = answer.planner.pricer.kinds
-    table.add_section()
-    table.add_row("stays while idle", *(f"{option.resident_bytes / GIB:.1f}" for option in plan.options.values()))
-    table.add_row("of", *(f"{kinds[option.kind][1] / GIB:.0f}" for option in plan.options.values()))
-    return table
+    options, kinds = plan.options.values(), answer.planner.pricer.kinds
+    parts = dict.fromkeys(part for option in options for part, size in option.memory.items() if size)
+    rows = [(str(part), *(f"{option.memory.get(part, 0.0) / GIB:.1f}" for option in options)) for part in parts]
+    rows.append(("stays while idle", *(f"{option.resident_bytes / GIB:.1f}" for option in options)))
+    rows.append(("of", *(f"{kinds[option.kind][1] / GIB:.0f}" for option in options)))
+    show_table(console, "", ("GiB of a device", *plan.options), rows, sections=(len(parts),), by_column=True)
 
 
 def _runner_up(answer: Answer, rank: int) -> str:

@@ -10,6 +10,7 @@ from nereus.control.intact import survivors
 from nereus.control.state import JobState
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
+from nereus.planner.pricing import Lengths
 
 
 def mirror(state: JobState, event: Event) -> JobState:
@@ -54,4 +55,6 @@ def _learn(state: JobState) -> JobState:
     """Calibrate the cost model on the stage times of the last step (paper, section 4.2)."""
     report = state.report
     assert report is not None
-    return replace(state, learnt=state.pricing.learn(state.plan, report.response_tokens_mean, report.stage_s))
+    responses = Lengths(report.response_tokens_mean, report.response_tokens_max)
+    peak = max(report.peak_bytes.values(), default=0)
+    return replace(state, learnt=state.pricing.learn(state.plan, responses, report.stage_s, peak))

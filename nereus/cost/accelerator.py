@@ -15,30 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nereus.cost.components import Component, MemoryScales, fullest_components, generation_components
+from nereus.cost.components import Component, MemoryScales, fullest_components, generation_components, training_components
 from nereus.cost.efficiency import Efficiencies
-from nereus.cost.execution import PLAIN, Execution, Regime
+from nereus.cost.execution import Execution
 from nereus.cost.generation import Rollout, concurrent_sequences, generation_workload
 from nereus.cost.layer import Architecture
-from nereus.cost.step import CostModel
 from nereus.cost.training import inference_workload, training_workload
 from nereus.cost.volume import Workload
-from nereus.spec.hardware import Hardware
-
-HEADROOM = 0.1
-"""Share of a device's memory that a plan leaves free (paper, section 4.2)."""
+from nereus.spec.policy import HEADROOM
 
 PRESSURE_MEASURED = 0.85
 """Share of a device's memory from which runs were 2 to 8 times slower where the allocator returns memory to make room."""
 
 PRESSURE_PREDICTED = 0.95
-"""The same for a predicted peak, which must be over it by more than its own error of a tenth: calling a good run a stalled
-one costs more than missing a stall, since plans over the headroom are not run anyway."""
-
-
-PEAK_SPREAD = 0.05
-"""Relative standard deviation of a predicted peak: as exact as a repeat of the same run, the best that a calibrated one can
-be. With less certainty every plan over three quarters of a device would be shunned."""
+"""Share of a device's memory from which a predicted peak is more than an allocator can get: contexts and communicators keep
+a few GiB of their own. What a run is most likely to take goes by this; a choice, by the risk that the peak is over the
+share measured. Read off the H100 sweep as a whole, not derived: 0.9 and below call good runs stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +45,7 @@ class Prediction:
     memory: Mapping[Component, float]
     """Bytes of the fullest device, by component."""
     fits: bool
-    """Whether the peak leaves the headroom."""
+    """Whether the peak leaves the headroom that plans leave by default."""
 
     @property
     def peak_bytes(self) -> float:
@@ -69,6 +61,8 @@ class Measured:
     model: Architecture
     seconds: float
     peak_bytes: float | None = None
+    rank: int | None = None
+    """Of the pipeline, whose peak that is; None: of the fullest."""
     weight: float = 1.0
     """How much it counts: less for plans that nobody would run."""
 
@@ -80,12 +74,6 @@ class AcceleratorModel:
     efficiencies: Efficiencies
     scales: MemoryScales = field(default_factory=MemoryScales)
 
-    def cost(self, model: Architecture, hardware: Hardware, dtype: str = "bfloat16", regime: Regime = PLAIN) -> CostModel:
-        """What planner, policy and control ask, for one model on devices of this kind."""
-        return CostModel(
-            model=model, hardware=hardware, dtype=dtype, regime=regime, prior=self.efficiencies, scales=self.scales
-        )
-
     def training(self, run: Execution, model: Architecture, resident_bytes: float = 0.0) -> Prediction:
         """One optimizer update, on a device where `resident_bytes` of idle model-stages lie."""
         components = fullest_components(run, model, resident_bytes)
@@ -93,7 +81,7 @@ class AcceleratorModel:
         likely = self._prediction(run, training_workload(run, model, near_capacity=share > PRESSURE_PREDICTED), components)
         if not run.regime.stalls_near_capacity or run.pp == 1:
             return likely
-        risk = 0.5 * (1 + erf((share - PRESSURE_MEASURED) / (sqrt(2) * PEAK_SPREAD * share)))
+        risk = 0.5 * (1 + erf((share - PRESSURE_MEASURED) / (sqrt(2) * self.scales.error * share)))
         smooth, stalled = (self.seconds(training_workload(run, model, near_capacity=near)) for near in (False, True))
         return replace(likely, expected_s=(1 - risk) * smooth + risk * stalled)
 
@@ -112,6 +100,11 @@ class AcceleratorModel:
         """Bytes of the fullest device of a training update, without its seconds."""
         return self.scales.by_component(fullest_components(run, model))
 
+    def reported_peak(self, run: Execution, model: Architecture, rank: int | None = None) -> float:
+        """Peak bytes that a run reports of a pipeline rank (None: the fullest): no more than its device has."""
+        peak = self.scales.peak_bytes(_reported(run, model, rank))
+        return min(peak, run.hardware.accelerator.memory_bytes)
+
     def inference_memory(self, run: Execution, model: Architecture) -> Mapping[Component, float]:
         """The same of forward passes."""
         return self.scales.by_component(generation_components(run, model, 0.0))
@@ -129,28 +122,42 @@ class AcceleratorModel:
         peaks = [one for one in measured if one.peak_bytes is not None]
         scales = self.scales
         if peaks:
-            components = [fullest_components(one.run, one.model) for one in peaks]
-            scales = scales.learn(components, [one.peak_bytes or 0.0 for one in peaks])
+            components = [_reported(one.run, one.model, one.rank) for one in peaks]
+            capacities = [one.run.hardware.accelerator.memory_bytes for one in peaks]
+            scales = scales.learn(components, [one.peak_bytes or 0.0 for one in peaks], capacities)
         works = [training_workload(one.run, one.model, near_capacity=_pressed(one)) for one in measured]
         seconds, weights = [one.seconds for one in measured], [one.weight for one in measured]
         return replace(self, efficiencies=self.efficiencies.learn(works, seconds, weights), scales=scales)
 
     def as_json(self) -> dict[str, Any]:
         """Plain data to save."""
-        scales = {part.value: list(scale) for part, scale in self.scales.values.items()}
-        return {"efficiencies": self.efficiencies.as_json(), "memory_scales": scales}
+        scales = {part.value: {"scale": scale, "spread": spread} for part, (scale, spread) in self.scales.values.items()}
+        return {"efficiencies": self.efficiencies.as_json(), "memory_scales": scales, "memory_error": self.scales.error}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AcceleratorModel:
         """What `as_json` gave."""
-        saved = {Component(name): (float(scale), float(spread)) for name, (scale, spread) in data["memory_scales"].items()}
-        return cls(Efficiencies.from_json(data["efficiencies"]), MemoryScales({**MemoryScales().values, **saved}))
+        parts = data["memory_scales"].items()
+        saved = {Component(name): (float(one["scale"]), float(one["spread"])) for name, one in parts}
+        scales = MemoryScales({**MemoryScales().values, **saved}, float(data.get("memory_error", MemoryScales().error)))
+        return cls(Efficiencies.from_json(data["efficiencies"]), scales)
 
     def _prediction(self, run: Execution, work: Workload, components: NDArray[np.float64]) -> Prediction:
-        peak = self.scales.peak_bytes(components)
-        fits = peak <= (1 - HEADROOM) * run.hardware.accelerator.memory_bytes
+        fits = self.scales.peak_bytes(components) <= (1 - HEADROOM) * run.hardware.accelerator.memory_bytes
         seconds = self.seconds(work)
         return Prediction(seconds, seconds, work, self.scales.by_component(components), fits)
+
+
+def _reported(run: Execution, model: Architecture, rank: int | None) -> NDArray[np.float64]:
+    return fullest_components(run, model) if rank is None else training_components(run, model, ranks=(rank,))
+
+
+Key = tuple[str, str]
+"""Accelerator kind, and role: generation, inference or training."""
+
+Learnt = Mapping[Key, AcceleratorModel]
+"""What was measured; kinds and roles that are not in it start from what ships with the kind. Roles learn apart: a token step
+and a training pass reach other shares of the same peak, and a robust loss would take the rarer one for outliers."""
 
 
 def _pressed(measured: Measured) -> bool:

@@ -19,13 +19,16 @@ from nereus.cost.execution import Execution, Recompute
 from nereus.cost.fit import Vector, fit
 from nereus.cost.generation import PREFILL_TOKENS
 from nereus.cost.layer import Architecture
-from nereus.cost.training import rank_parameters, split_layers
+from nereus.cost.training import rank_parameters, rank_weight_bytes, split_layers
 
 MASTER_BYTES = 12
 """Per parameter of mixed-precision AdamW: a float32 master and two float32 moments."""
 
 LOGIT_COPIES_BYTES = 8
 """Per local logit of one micro-batch: in half precision, in float32, and the half-precision gradient."""
+
+SCORE_COPIES_BYTES = 5
+"""Per score of attention that goes through memory: after softmax, after dropout, and its mask (Korthikanti et al. 2022)."""
 
 WORKSPACE_BYTES = 2**30
 """Nominal workspaces of libraries, communicator buffers and contexts that an allocator counts."""
@@ -44,7 +47,7 @@ class Component(StrEnum):
     LOGITS = "logits"
     KV_CACHE = "kv_cache"
     SENDS = "sends"
-    """Buffers of pipeline hops."""
+    """Buffers of messages, one per direction: of pipeline hops, and of what sequence parallelism gathers."""
     WORKSPACE = "workspace"
     RESIDENT = "resident"
     """Idle model-stages on the same device."""
@@ -73,7 +76,7 @@ class Footprint:
 
 SCALES: Mapping[Component, tuple[float, float]] = {
     Component.PARAMETERS: (1.0, 0.05),
-    Component.GRADIENTS: (1.0, 0.3),
+    Component.GRADIENTS: (1.0, 0.35),
     Component.OPTIMIZER: (1.0, 0.05),
     Component.ACTIVATIONS: (1.1, 0.1),
     Component.ACTIVATIONS_OUTSIDE: (1.0, 0.2),
@@ -84,7 +87,15 @@ SCALES: Mapping[Component, tuple[float, float]] = {
     Component.RESIDENT: (1.0, 0.02),
 }
 """Scale and its spread (in logs) before a peak was measured: bytes by shape are exact, copies and fragmentation are not.
-How many copies of gradients there are, and in which precision, is the framework's choice: that scale is the least sure."""
+What the regime says of gradients, a framework may not do: 2 to 8 bytes of them around the nominal 4 are a factor of two
+either way, at two deviations."""
+
+
+MEDIAN_OFF = 0.6745
+"""Median distance from the mean of a normal distribution, in standard deviations."""
+
+ENOUGH = 3 * len(SCALES)
+"""Peaks whose residuals say how far a prediction is off: with few, the scales can meet each of them."""
 
 
 def training_components(
@@ -111,7 +122,7 @@ def generation_components(
     rows = []
     for rank, layers in enumerate(split_layers(run, model)):
         found = {
-            Component.PARAMETERS: rank_parameters(run, model, rank) * run.weight_bytes,
+            Component.PARAMETERS: rank_weight_bytes(run, model, rank),
             Component.KV_CACHE: layers * model.cached_width(run.tp) * kv_item_bytes * cached_tokens,
             Component.ACTIVATIONS: together * run.item_bytes * model.kept_inside(run.tp),
             Component.ACTIVATIONS_OUTSIDE: together * run.item_bytes * model.kept_outside(run.norm_shards),
@@ -126,20 +137,28 @@ def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float)
     layers, parameters = split_layers(run, model)[rank], rank_parameters(run, model, rank)
     in_flight = min(run.pp - rank, run.micro_batches)
     tokens, hidden, item = run.micro_tokens, model.decoder.hidden_size, run.item_bytes
-    inside, outside = model.kept_inside(run.tp), model.kept_outside(run.norm_shards)
+    inside, outside = model.kept_inside(run.tp), model.kept_outside(run.norm_shards, gathered=run.keeps_gathered)
+    if run.regime.writes_scores:
+        inside += SCORE_COPIES_BYTES / item * model.scores(run.tokens, run.tp)
+    buckets = run.regime.bucket_bytes if run.dp > 1 else 0
     kept = tokens * in_flight * layers * item
     found = {
         Component.PARAMETERS: parameters * item,
-        Component.GRADIENTS: parameters * (run.regime.gradient_bytes + run.regime.extra_gradient_bytes),
+        Component.GRADIENTS: parameters * (run.regime.gradient_bytes + buckets),
         Component.OPTIMIZER: parameters * MASTER_BYTES / (run.dp if run.zero1 else 1),
         Component.ACTIVATIONS: kept * inside,
         Component.ACTIVATIONS_OUTSIDE: kept * outside,
         Component.LOGITS: LOGIT_COPIES_BYTES * tokens * model.decoder.vocab_size / run.tp * (rank == run.pp - 1),
-        Component.SENDS: 2 * tokens * hidden * item / run.norm_shards * (run.pp > 1),
+        Component.SENDS: 2 * tokens * hidden * item * ((run.pp > 1) / run.norm_shards + (run.norm_shards > 1)),
         Component.RESIDENT: resident_bytes,
     }
     if run.recompute is Recompute.FULL:
+        # The head's backward is over before the first layer is computed again: the larger of the two is at the peak.
         alive = tokens * item * bool(layers)
+        if found[Component.LOGITS] > alive * (inside + outside):
+            alive = 0.0
+        else:
+            found[Component.LOGITS] = 0.0
         found[Component.ACTIVATIONS] = alive * inside
         found[Component.ACTIVATIONS_OUTSIDE] = kept * hidden / run.norm_shards + alive * outside
     return _row(found)
@@ -154,6 +173,8 @@ class MemoryScales:
     """The learnt scale of each component."""
 
     values: Mapping[Component, tuple[float, float]] = field(default_factory=lambda: dict(SCALES))
+    error: float = 0.1
+    """Relative standard deviation of a predicted peak: that of the peaks learnt from; a guess before there are any."""
 
     @property
     def vector(self) -> Vector:
@@ -173,14 +194,26 @@ class MemoryScales:
         fullest = scaled[int(scaled.sum(axis=1).argmax())]
         return dict(zip(Component, (float(value) for value in fullest), strict=True))
 
-    def learn(self, components: Sequence[NDArray[np.float64]], peaks: Sequence[float]) -> MemoryScales:
-        """These scales after measured peaks (bytes)."""
+    def learn(
+        self, components: Sequence[NDArray[np.float64]], peaks: Sequence[float], capacities: Sequence[float]
+    ) -> MemoryScales:
+        """These scales after measured peaks, on devices of these capacities (bytes): none reports more than it has."""
         ranks = max(len(rows) for rows in components)
         stacked = np.zeros((len(components), ranks, len(Component)))
         for n, rows in enumerate(components):
             stacked[n, : len(rows)] = rows
         prior = np.log(self.vector)
         spread = np.array([self.values[part][1] for part in Component])
-        found = fit(lambda scales: (stacked @ scales).max(axis=1), np.asarray(peaks, dtype=float), prior, spread)
+        most = np.asarray(capacities, dtype=float)
+
+        def predict(scales: Vector) -> Vector:
+            reported: Vector = np.minimum((stacked @ scales).max(axis=1), most)
+            return reported
+
+        found = fit(predict, np.asarray(peaks, dtype=float), prior, spread)
         pairs = zip(np.exp(found.log), found.spread, strict=True)
-        return replace(self, values={part: (float(v), float(s)) for part, (v, s) in zip(Component, pairs, strict=True)})
+        values = {part: (float(v), float(s)) for part, (v, s) in zip(Component, pairs, strict=True)}
+        if len(peaks) < ENOUGH:
+            return replace(self, values=values)
+        off = np.abs(np.log(predict(np.exp(found.log)) / np.asarray(peaks, dtype=float)))
+        return replace(self, values=values, error=float(np.median(off)) / MEDIAN_OFF)

@@ -13,7 +13,7 @@ import numpy as np
 
 from nereus.cost.fit import Vector, fit
 from nereus.cost.operations import COMPUTE, MOST, OpClass
-from nereus.cost.seconds import seconds, seconds_of, stack
+from nereus.cost.seconds import Stacked, seconds, seconds_of, stack
 from nereus.cost.volume import Workload
 
 
@@ -23,7 +23,13 @@ class Efficiency(NamedTuple):
     value: float
     spread: float
     """Standard deviation of its log: 0.5 means within a factor of 1.6, two times out of three."""
-    measured: bool = False
+    observations: int = 0
+    """Measured runs in which it occurred; 0 for what is still a guess."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether any measurement touched it."""
+        return self.observations > 0
 
 
 UNSEEN: Mapping[OpClass, Efficiency] = {
@@ -73,19 +79,30 @@ class Efficiencies:
         """One over each efficiency, in the order of `OpClass`."""
         return np.array([1.0 / self.values[op].value for op in OpClass])
 
+    @property
+    def _spread(self) -> Vector:
+        return np.array([self.values[op].spread for op in OpClass])
+
     def seconds(self, work: Workload) -> float:
         """Predicted seconds of a workload."""
         return seconds_of(work, self.inverse)
 
+    def possible_seconds(self, stacked: Stacked, shifts: Vector) -> Vector:
+        """Seconds (rows, workloads) where classes are slower by so many of their spreads (rows, classes), scaled so that on
+        average over the rows each class takes what it takes now."""
+        slower = np.exp(self._spread * shifts)
+        return seconds(stacked, self.inverse * slower / slower.mean(axis=0))
+
+    def sensitivity(self, work: Workload) -> Vector:
+        """How much the log of that prediction rises where one class is slower by its spread, in the order of `OpClass`: half
+        of what lies between slower and faster by it."""
+        by_class, stacked = np.diag(self._spread), stack([work])
+        slower, faster = (seconds(stacked, self.inverse * np.exp(logs))[:, 0] for logs in (by_class, -by_class))
+        return np.log(slower / faster) / 2
+
     def uncertainty(self, work: Workload) -> float:
         """Relative standard deviation of that prediction, from the spreads of the classes it is made of."""
-        stacked, inverse = stack([work]), self.inverse
-        base, variance = float(seconds(stacked, inverse)[0]), 0.0
-        for op in (op for op in OpClass if stacked.used[op.position]):
-            nudged = inverse.copy()
-            nudged[op.position] *= np.exp(self.values[op].spread)
-            variance += float(np.log(seconds(stacked, nudged)[0] / base)) ** 2
-        return float(np.sqrt(variance))
+        return float(np.linalg.norm(self.sensitivity(work)))
 
     def learn(
         self, works: Sequence[Workload], measured: Sequence[float], weights: Sequence[float] | None = None
@@ -96,7 +113,7 @@ class Efficiencies:
         stacked = stack(works)
         used = stacked.used
         prior = np.log(self.inverse)
-        spread = np.array([self.values[op].spread for op in OpClass])
+        spread = self._spread
 
         def predict(factors: Vector) -> Vector:
             inverse = np.exp(prior)
@@ -111,7 +128,8 @@ class Efficiencies:
         found = fit(predict, times, prior[used], spread[used], weights=chosen, least=least[used], common=common[used])
         values = dict(self.values)
         for op, log, width in zip((op for op in OpClass if used[op.position]), found.log, found.spread, strict=True):
-            values[op] = Efficiency(float(np.exp(-log)), float(width), measured=True)
+            seen = self.values[op].observations + int(stacked.occurrences[op.position])
+            values[op] = Efficiency(float(np.exp(-log)), float(width), seen)
         count = self.num_measured + len(works)
         return replace(self, values=values, num_measured=count, source=f"{count} measured runs")
 
@@ -129,12 +147,15 @@ class Efficiencies:
             "source": self.source,
             "num_measured": self.num_measured,
             "common": self.common,
-            "classes": {op.value: list(known) for op, known in self.values.items()},
+            "classes": {op.value: known._asdict() for op, known in self.values.items()},
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Efficiencies:
         """What `as_json` gave; classes that are newer than the file are unseen."""
-        saved = {OpClass(name): Efficiency(float(v), float(s), bool(m)) for name, (v, s, m) in data["classes"].items()}
+        saved = {
+            OpClass(name): Efficiency(float(one["value"]), float(one["spread"]), int(one["observations"]))
+            for name, one in data["classes"].items()
+        }
         common = float(data.get("common", 0.0))
         return cls(str(data["kind"]), {**UNSEEN, **saved}, int(data["num_measured"]), str(data["source"]), common)

@@ -6,7 +6,7 @@ efficiencies stay about hardware and carry over to other software.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import ceil
 
@@ -40,8 +40,10 @@ class Regime:
     """Whether layers are split over the pipeline by compute, the head counted as the layers it costs."""
     gradient_bytes: int = 4
     """Per parameter in the gradients that are kept and reduced over the replicas."""
-    extra_gradient_bytes: int = 0
-    """Per parameter in gradients that live beside those: bfloat16 ones next to a float32 sum."""
+    bucket_bytes: int = 0
+    """Per parameter in buckets that replicas reduce beside those: half-precision ones next to a float32 sum (DDP)."""
+    writes_scores: bool = False
+    """Whether attention computes the whole square of scores and writes it to memory, as it did before FlashAttention."""
     overlaps_gradients: bool = False
     """Whether the reduction of gradients hides behind the backward of the last micro-batch."""
     pipelined_dispatch: bool = False
@@ -77,11 +79,14 @@ PLAIN = Regime()
 MEGATRON = Regime(name="megatron", replicas_inside=True)
 """Megatron-LM as its papers describe it: an even split of layers, float32 gradients in one buffer."""
 
+MEGATRON_2021 = replace(MEGATRON, name="megatron-2021", writes_scores=True)
+"""The same before FlashAttention."""
+
 NANOTRON = Regime(
     name="nanotron",
     replicas_inside=True,
     head_balanced=True,
-    extra_gradient_bytes=2,
+    bucket_bytes=2,
     pipelined_dispatch=True,
     stalls_near_capacity=True,
     stalls_replicated=True,
@@ -114,6 +119,8 @@ class Execution:
     zero1: bool = False
     sequence_parallel: bool = False
     """Whether norms and residuals are sharded over TP ranks along the sequence; collectives carry the same bytes."""
+    keeps_gathered: bool = False
+    """Whether what sequence parallelism gathers for the products is kept whole for the backward, not gathered again."""
     recompute: Recompute = Recompute.NONE
     item_bytes: float = 2
     """Bytes of an activation, and of a parameter that trains."""

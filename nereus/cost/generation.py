@@ -21,7 +21,7 @@ from nereus.cost.training import (
     layer_amounts,
     paces,
     product_amounts,
-    rank_parameters,
+    rank_weight_bytes,
     split_layers,
     tp_amounts,
 )
@@ -172,5 +172,5 @@ def _hop(run: Execution, model: Architecture, tokens: float) -> Amounts:
 
 def kv_room_bytes(run: Execution, model: Architecture, capacity_bytes: float, kept_bytes: float = 0.0) -> float:
     """What a device has left for keys and values beside the weights; negative where these do not fit."""
-    weights = max(rank_parameters(run, model, rank) for rank in range(run.pp)) * run.weight_bytes
+    weights = max(rank_weight_bytes(run, model, rank) for rank in range(run.pp))
     return capacity_bytes - weights - kept_bytes

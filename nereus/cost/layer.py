@@ -102,9 +102,9 @@ class Architecture:
         asked = compressed if latent.q_rank else (Product(hidden, queries),)
         return (*asked, Product(hidden, latent.kv_rank + latent.rope_dim), Product(latent.kv_rank, expanded))
 
-    def attention_flops(self, tokens: float, tp: int) -> float:
-        """Of the forward of one token in a causal sequence of this length: scores and values, half of the square."""
-        return 2.0 * self._seen(tokens / 2) * (self.query_width + self.value_width) / tp
+    def attention_flops(self, tokens: float, tp: int, *, square: bool = False) -> float:
+        """Of the forward of one token in a causal sequence of this length: scores and values, half of the square or all."""
+        return 2.0 * self._seen(tokens if square else tokens / 2) * (self.query_width + self.value_width) / tp
 
     def context(self, tokens: float) -> float:
         """Tokens whose keys and values the token after these reads, mean over layers."""
@@ -124,9 +124,16 @@ class Architecture:
         inside = 2 * (self.query_width / tp + self.kv_width(tp)) + self.mlp_matrices * self.active_ffn / tp
         return outside + inside
 
-    def kept_outside(self, shards: int) -> float:
-        """Elements that autograd keeps per token outside TP regions: the input and output of two norms."""
-        return 4.0 * self.decoder.hidden_size / shards
+    def scores(self, tokens: float, tp: int) -> float:
+        """Scores of one token in a sequence of this length, its row of the whole square: where they go through memory."""
+        return self._seen(tokens) * self.decoder.num_heads / tp
+
+    def kept_outside(self, shards: int, *, gathered: bool = False) -> float:
+        """Elements that autograd keeps per token outside TP regions: the input and output of two norms.
+
+        `gathered`: the outputs are kept as the products after them need them, whole.
+        """
+        return self.decoder.hidden_size * (2.0 / shards + (2.0 if gathered else 2.0 / shards))
 
     def kept_inside(self, tp: int) -> float:
         """Elements kept per token inside TP regions: q, k, v and what attention gives (flash attention keeps no square),

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
+from nereus.cost.accelerator import AcceleratorModel, Key, Learnt
 from nereus.cost.efficiency import UNSEEN, Efficiencies, Efficiency
 from nereus.cost.operations import OpClass
 
@@ -82,6 +84,7 @@ PRIORS: Mapping[str, tuple[Prior, ...]] = {
 """By accelerator name. `python -m benchmarks.cost_model` reports the errors; it never starts from these figures."""
 
 
+@cache
 def shipped(kind: str) -> Efficiencies:
     """What is known of a kind before anything ran on it here."""
     values, sources = dict(UNSEEN), []
@@ -93,3 +96,8 @@ def shipped(kind: str) -> Efficiencies:
     if not sources:
         return Efficiencies(kind)
     return Efficiencies(kind, values, 0, "; ".join(sources))
+
+
+def known_of(learnt: Learnt, key: Key) -> AcceleratorModel:
+    """What was learnt of a kind in a role, or what ships with the kind."""
+    return learnt.get(key) or AcceleratorModel(shipped(key[0]))

@@ -41,8 +41,14 @@ class Stacked:
     sharpness: Vector
     """N"""
 
-    used: NDArray[np.bool_]
-    """classes: which occur at all"""
+    occurrences: NDArray[np.int64]
+    """classes: the number of workloads in which each occurs"""
+
+    @property
+    def used(self) -> NDArray[np.bool_]:
+        """classes: which occur at all"""
+        found: NDArray[np.bool_] = self.occurrences > 0
+        return found
 
 
 def stack(workloads: Sequence[Workload]) -> Stacked:
@@ -59,7 +65,7 @@ def stack(workloads: Sequence[Workload]) -> Stacked:
             for k, (on_device, on_host) in enumerate(zip(phase.device, phase.host, strict=True)):
                 device[n, p, k], host[n, p, k] = on_device, on_host
     serial, hidden = np.array([work.serial for work in workloads]), np.array([work.hidden for work in workloads])
-    found = (device + host).sum(axis=(0, 1, 2)) + between.sum(axis=(0, 1)) + (serial + hidden).sum(axis=0)
+    found = (device + host).sum(axis=(1, 2)) + between.sum(axis=1) + serial + hidden
     return Stacked(
         slots=slots,
         device=device,
@@ -70,17 +76,24 @@ def stack(workloads: Sequence[Workload]) -> Stacked:
         hides=np.array([work.hides for work in workloads]),
         repeats=np.array([work.repeats for work in workloads]),
         sharpness=np.array([work.sharpness for work in workloads]),
-        used=found > 0,
+        occurrences=(found > 0).sum(axis=0),
     )
 
 
 def seconds(stacked: Stacked, inverse: Vector) -> Vector:
-    """Seconds of each workload; `inverse` is one over the efficiency of each class."""
-    device, host = stacked.device @ inverse, stacked.host @ inverse
-    ranks = _joined(device, host, stacked.sharpness[:, None, None]).max(axis=2)
-    phases = stacked.slots * (ranks + stacked.between @ inverse)
-    left = np.maximum(stacked.hidden @ inverse - stacked.hides * ranks[:, 0], 0.0)
-    found: Vector = stacked.repeats * (phases.sum(axis=1) + left + stacked.serial @ inverse)
+    """Seconds of each workload (N); `inverse` is one over the efficiency of each class. Several rows of it (rows, classes)
+    give several rows of seconds (rows, N)."""
+    device, host = _summed(stacked.device, inverse), _summed(stacked.host, inverse)
+    ranks = _joined(device, host, stacked.sharpness[:, None, None]).max(axis=-1)
+    phases = stacked.slots * (ranks + _summed(stacked.between, inverse))
+    left = np.maximum(_summed(stacked.hidden, inverse) - stacked.hides * ranks[..., 0], 0.0)
+    found: Vector = stacked.repeats * (phases.sum(axis=-1) + left + _summed(stacked.serial, inverse))
+    return found
+
+
+def _summed(amounts: Vector, inverse: Vector) -> Vector:
+    """Seconds of amounts (..., classes), for each row of inverse efficiencies."""
+    found: Vector = amounts @ inverse if inverse.ndim == 1 else np.tensordot(inverse, amounts, axes=(-1, -1))
     return found
 
 

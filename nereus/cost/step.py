@@ -19,7 +19,7 @@ from nereus.cost.execution import PLAIN, Execution, Regime, execution_of
 from nereus.cost.generation import Rollout, generation_workload
 from nereus.cost.layer import Architecture
 from nereus.cost.ledger import ledger_footprint
-from nereus.cost.training import hop_latency_s, inference_workload, rank_parameters, training_workload
+from nereus.cost.training import hop_latency_s, inference_workload, rank_weight_bytes, training_workload
 from nereus.cost.volume import Workload
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.layout.catalog import StateSpec
@@ -75,7 +75,7 @@ class CostModel:
         """
         run = self.execution(StagePlan(ACTOR_GENERATION, Layout(), 1, (0,)), Batch(1, 1, 1))
         link = self.hardware.link(1 + replicas)
-        size = rank_parameters(run, self.model, 0) * run.weight_bytes
+        size = rank_weight_bytes(run, self.model, 0)
         in_turn = replicas if self.regime.shares_links else 1
         return 2 * hop_latency_s(run, link) + in_turn * size / self.hardware.bytes_s(link)
 

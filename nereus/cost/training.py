@@ -28,6 +28,10 @@ OPTIMIZER_BYTES = 30
 GRADIENT_PASS_BYTES = 6
 """Bytes per parameter of the passes over all gradients: the norm, and setting them to zero."""
 
+SCORE_ACCESSES = 6
+"""Times that a forward reads or writes a score that goes through memory: written by the first product, read and written by
+softmax and by dropout, read by the second product."""
+
 _TP = {
     LinkClass.NODE: (OpClass.TP_NODE, OpClass.TP_LATENCY_NODE),
     LinkClass.NETWORK: (OpClass.TP_NETWORK, OpClass.TP_LATENCY_NETWORK),
@@ -76,16 +80,29 @@ def paces(run: Execution, model: Architecture) -> tuple[int, ...]:
 
 def rank_parameters(run: Execution, model: Architecture, rank: int) -> float:
     """Parameters of one pipeline rank's devices; a tied head counts on the last rank too where that is another one."""
+    return split_layers(run, model)[rank] * model.layer_parameters(run.tp) + _ends(run, model, rank)
+
+
+def rank_weight_bytes(run: Execution, model: Architecture, rank: int) -> float:
+    """Bytes of the weights of a pipeline rank that only computes: a quantised checkpoint leaves embedding and head as is."""
+    layers = split_layers(run, model)[rank] * model.layer_parameters(run.tp)
+    return layers * run.weight_bytes + _ends(run, model, rank) * run.item_bytes
+
+
+def _ends(run: Execution, model: Architecture, rank: int) -> float:
     ends = (rank == 0) + (rank == run.pp - 1) * (run.pp > 1 or not model.decoder.tied)
-    return split_layers(run, model)[rank] * model.layer_parameters(run.tp) + ends * model.end_parameters(run.tp)
+    return ends * model.end_parameters(run.tp)
 
 
 def layer_amounts(run: Execution, model: Architecture, tokens: float, *, forwards: float, collectives: float) -> Amounts:
     """One layer on one rank for `tokens` tokens; `collectives` counts directions, each with two all-reduces over TP."""
     device = run.hardware.accelerator
     touched = model.elementwise(run.tp, run.norm_shards)
+    attention = model.attention_flops(run.tokens, run.tp, square=run.regime.writes_scores)
+    if run.regime.writes_scores:
+        touched += SCORE_ACCESSES * model.scores(run.tokens, run.tp)
     found: dict[OpClass, float] = {
-        OpClass.ATTENTION: forwards * tokens * model.attention_flops(run.tokens, run.tp) / device.flops_s(run.dtype),
+        OpClass.ATTENTION: forwards * tokens * attention / device.flops_s(run.dtype),
         OpClass.ELEMENTWISE: forwards * tokens * touched * run.item_bytes / device.memory_bytes_s,
     }
     products = amounts({})

@@ -28,6 +28,8 @@ class StagePlan:
     """Sequences of one EMU that go through the model together."""
     zero1: bool = False
     """Whether the optimizer state is sharded over the replicas instead of repeated in each (ZeRO-1)."""
+    recompute: bool = False
+    """Whether the backward computes whole layers again instead of keeping their activations."""
 
     def __post_init__(self) -> None:
         if self.dp < 1 or self.micro_batch < 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TypeAlias
 
 from nereus.planner.placement import Placement
@@ -44,6 +45,20 @@ class Report:
     """Of these, those on a large pool that neither were placed nor proved impossible: 0 means the search was exact."""
     seconds: float = 0.0
     """By the clock that the caller gave; 0 without one."""
+
+    def with_part(self, part: Report) -> Report:
+        """This search and another one of the same plan, whose tables were apart."""
+        sizes = zip_longest(self.frontier_rows, part.frontier_rows, fillvalue=0)
+        return Report(
+            rows=self.rows + part.rows,
+            frontier_rows=tuple(mine + theirs for mine, theirs in sizes),
+            overlap_sets=max(self.overlap_sets, part.overlap_sets),
+            tree_nodes=self.tree_nodes + part.tree_nodes,
+            leaves=self.leaves + part.leaves,
+            exact_placements=self.exact_placements + part.exact_placements,
+            relaxed_not_placed=self.relaxed_not_placed + part.relaxed_not_placed,
+            seconds=self.seconds + part.seconds,
+        )
 
 
 @dataclass(slots=True)

@@ -89,10 +89,10 @@ class NativePricing:
         """See Pricing."""
         return self.cost.peaks(plan, self.states, self.batch(lengths.longest))
 
-    def learn(self, plan: Plan, mean: float, stage_s: Mapping[str, float]) -> NativePricing:
-        """See Pricing."""
+    def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> NativePricing:
+        """See Pricing. The ledger of a device is exact: its peak teaches nothing."""
         measured = tuple(
-            Measurement(stage, self.batch(mean), stage_s[name])
+            Measurement(stage, self.batch(lengths.mean), stage_s[name])
             for name, stage in plan.stages.items()
             if stage_s.get(name, 0.0) > 0
         )

@@ -5,28 +5,25 @@ Outline -> options of every holder (accelerators.py) -> Problem -> solve -> Plan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import ceil
+from typing import Any
 
 import numpy as np
 
-from nereus.cost.accelerator import AcceleratorModel
-from nereus.cost.layer import Architecture
+from nereus.cost.accelerator import Learnt
 from nereus.cost.overlap import Overlap, Timings, overlap
 from nereus.planner.accelerators import Option, Pricer
 from nereus.planner.explain import Reason, why_not_faster, why_slower
 from nereus.planner.found import Report, Solution
 from nereus.planner.problem import Edge, Holder, Node, Pool, Problem, Rows, Stage
+from nereus.planner.rules import FREE, Rules, Tables
 from nereus.planner.solve import solve
-from nereus.spec.hardware import LinkClass
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
-
-SYNC_EFFICIENCY = 0.5
-"""Of the link's peak that a weight sync reaches: broadcasts from few sources to many, not measured for a kind as yet."""
 
 STAGES = {"generation": Stage.GENERATION, "inference": Stage.INFERENCE, "training": Stage.TRAINING}
 
@@ -60,36 +57,49 @@ class OutlinePlanner:
 
     outline: Outline
     models: Mapping[str, HfModel]
-    learnt: Mapping[str, AcceleratorModel]
+    learnt: Learnt
     num_devices: int | None = None
     """Plan for the first so many devices of the pool; None: for all."""
-    one_pool: bool = False
-    """Whether every holder takes all devices, as frameworks with one pool for all roles run them."""
-    unpiped: frozenset[str] = frozenset()
-    """Holders that have no pipeline, as on the inference engines of some frameworks."""
+    rules: Rules = FREE
+    """Of the framework that is to run the plan."""
+    shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Holders of which only this tp, pp and dp are looked at, with any micro-batch and recomputation."""
+    largest_node: int = 0
+    """Devices between which the fast links run; 0: as many as the largest node of a kind has."""
+    told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What pricers of this outline at these lengths have told before; see Pricer."""
+    tables: Tables = ()
+    """Options that another planner has priced, for the same outline and devices; none: they are priced here."""
 
     @cached_property
     def pricer(self) -> Pricer:
         """The options on the devices that are planned for."""
-        return Pricer(self._cut, self.models, self.learnt)
+        return Pricer(self._cut, self.models, self.learnt, self.largest_node, self.told)
 
     @cached_property
-    def options(self) -> tuple[tuple[Option, ...], ...]:
-        """Of every holder, in the workflow's order."""
-        tables = (self.pricer.options(holder) for holder in self.outline.workflow.holders)
-        return tuple(tuple(option for option in table if self._may_run(option)) for table in tables)
+    def priced(self) -> Tables:
+        """All options of every holder that fit on a device, in the workflow's order."""
+        return self.tables or tuple(self.pricer.options(holder) for holder in self.outline.workflow.holders)
+
+    @cached_property
+    def options(self) -> Tables:
+        """Those that keep the rules."""
+        return tuple(tuple(o for o in table if self._may_run(o)) for table in self.priced)
 
     def _may_run(self, option: Option) -> bool:
-        fills = not self.one_pool or option.num_devices == self._pool.num_devices
-        return fills and (option.run.pp == 1 or option.holder not in self.unpiped)
+        shape = option.run.tp, option.run.pp, option.run.dp
+        return self.shapes.get(option.holder, shape) == shape and self.rules.allow(option, self.pricer)
 
     @cached_property
     def problem(self) -> Problem:
         """Eq. (1) with the outline's numbers."""
+        return self._problem(self.options)
+
+    def _problem(self, tables: Tables) -> Problem:
         workflow, classes = self.outline.workflow, self._classes
         holders = tuple(
             Holder(holder, self._stages(holder), self._rows(holder, table, classes))
-            for holder, table in zip(workflow.holders, self.options, strict=True)
+            for holder, table in zip(workflow.holders, tables, strict=True)
         )
         edges = tuple(
             Edge(at, to, self._sync_seconds(workflow.holders[to], classes))
@@ -100,26 +110,41 @@ class OutlinePlanner:
 
     def best(self, top: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[PlannedStep, ...], Report]:
         """The `top` best plans that differ in the shape of some holder, fastest first; none where nothing fits."""
-        if not all(self.options):
-            return (), Report()
-        solutions, report = solve(self.problem, top, clock)
+        solutions, report = self._solve(top, clock)
         return tuple(self._planned(solution, solutions[0]) for solution in solutions), report
+
+    def _solve(self, top: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[Solution, ...], Report]:
+        """The best over all ways to settle what holders share."""
+        found: tuple[Solution, ...] = ()
+        report = Report()
+        for rows in self.rules.agreements(self.options) if all(self.options) else ():
+            found, part = solve(self.problem.narrowed(rows), top, clock, found)
+            report = report.with_part(part)
+        return found, report
 
     def reasons(self) -> tuple[Reason, ...]:
         """What keeps each holder's fastest option out of the best plan."""
-        solutions, _ = solve(self.problem) if all(self.options) else ((), None)
+        solutions, _ = self._solve(1)
         return why_not_faster(self.problem, solutions[0]) if solutions else ()
+
+    def without_rules(self, plan: PlannedStep) -> tuple[float, tuple[str, ...]]:
+        """L_step of the best plan that no rule binds, and the rules that it breaks; () if none costs time."""
+        (free, *_), _ = solve(self._problem(self.priced))
+        chosen = {holder: table[row] for holder, table, row in zip(plan.options, self.priced, free.rows, strict=True)}
+        broken = self.rules.broken(chosen, self.pricer)
+        return (free.step_seconds, broken) if broken and free.step_seconds < plan.seconds else (plan.seconds, ())
 
     def without_option(self) -> Mapping[str, str]:
         """The holders that cannot run at all, and why."""
         found = {}
-        for holder, table in zip(self.outline.workflow.holders, self.options, strict=True):
+        for holder, table, priced in zip(self.outline.workflow.holders, self.options, self.priced, strict=True):
             if table:
                 continue
             if not self.pricer.can_be_cut(holder):
                 found[holder] = "no DP degree and micro-batch divides its sequences; change micro_batches or the batch"
-            elif self.pricer.options(holder):
-                found[holder] = f"no layout of it takes all {self._pool.num_devices} devices"
+            elif priced:
+                rules = "; ".join(self.rules.in_the_way(priced, self.pricer))
+                found[holder] = f"no layout of it that fits in memory keeps the rules: {rules}"
             else:
                 found[holder] = "it fits in the memory of no device in any layout"
         return found
@@ -143,7 +168,7 @@ class OutlinePlanner:
         longest = ceil(work.longest_tokens * mean / work.response_tokens)
         update = {"response_tokens": ceil(mean), "longest_response_tokens": longest}
         outline = self.outline.model_copy(update={"workload": work.model_copy(update=update)})
-        return replace(self, outline=outline)
+        return replace(self, outline=outline, told={}, tables=())
 
     def _fits_at(self, plan: PlannedStep, mean: float) -> bool:
         pricer = self.grown(mean).pricer
@@ -183,7 +208,7 @@ class OutlinePlanner:
     @cached_property
     def _classes(self) -> dict[tuple[int, int, int], int]:
         """Layout classes of all holders: kind, tp and pp."""
-        return {key: at for at, key in enumerate(sorted({o.layout for table in self.options for o in table}))}
+        return {key: at for at, key in enumerate(sorted({o.layout for table in self.priced for o in table}))}
 
     def _stages(self, holder: str) -> tuple[Stage, ...]:
         workflow = self.outline.workflow
@@ -209,14 +234,10 @@ class OutlinePlanner:
     def _sync_seconds(
         self, target: str, classes: Mapping[tuple[int, int, int], int]
     ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Every device of the target takes its shard over its own link, the slowest that lies between the holders."""
-        architecture = self.pricer.architecture(target)
+        """By layout classes of both ends, over the slowest link that lies between the holders."""
         seconds = np.zeros((len(classes), len(classes)))
-        for ((source_kind, *_), row), ((kind, tp, pp), column) in product(classes.items(), classes.items()):
-            hardware = self.pricer.hardware(kind)
-            link = LinkClass.NODE if len(self._pool.nodes) == 1 and source_kind == kind else LinkClass.NETWORK
-            shard = _parameters(architecture) * 2 / (tp * pp)
-            seconds[row, column] = shard / (hardware.bytes_s(link) * SYNC_EFFICIENCY)
+        for (source, row), (to, column) in product(classes.items(), classes.items()):
+            seconds[row, column] = self.pricer.sync_seconds(target, source, to, one_node=len(self._pool.nodes) == 1)
         return seconds
 
     def _planned(self, solution: Solution, best: Solution) -> PlannedStep:
@@ -250,8 +271,3 @@ class OutlinePlanner:
             peak_bytes=peaks,
             lost="" if solution is best else why_slower(self.problem, best, solution).sentence,
         )
-
-
-def _parameters(architecture: Architecture) -> float:
-    ends = 1 if architecture.decoder.tied else 2
-    return architecture.decoder.num_layers * architecture.layer_parameters(1) + ends * architecture.end_parameters(1)

@@ -80,5 +80,8 @@ class Pricing(Protocol):
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """Peak bytes of every device over a step of a plan."""
 
-    def learn(self, plan: Plan, mean: float, stage_s: Mapping[str, float]) -> Pricing:
-        """After a step of `plan` with responses of `mean` tokens: calibrated on the seconds of its model-stages."""
+    def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> Pricing:
+        """After a step of `plan` with these responses: calibrated on the seconds of its model-stages and its peak.
+
+        The peak is that of the fullest device; 0 where none was measured.
+        """

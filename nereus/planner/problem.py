@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
@@ -228,6 +228,12 @@ class Problem:
     def active_in(self, stage: Stage) -> tuple[int, ...]:
         """The holders with a role in a stage."""
         return tuple(i for i, holder in enumerate(self.holders) if stage in holder.stages)
+
+    def narrowed(self, rows: Sequence[Sequence[int]]) -> Problem:
+        """The same with these rows of every holder; their indices stay."""
+        kept = zip(self.holders, rows, strict=True)
+        holders = tuple(replace(holder, rows=holder.rows.take(np.asarray(which, np.int64))) for holder, which in kept)
+        return replace(self, holders=holders)
 
     @property
     def workflow(self) -> Workflow:

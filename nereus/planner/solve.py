@@ -30,14 +30,17 @@ MOST_BESIDE = 50_000
 """Pairs of a generation row and another one that are bounded together: more take longer than the rows dropped would."""
 
 
-def solve(problem: Problem, top: int = 1, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[Solution, ...], Report]:
+def solve(
+    problem: Problem, top: int = 1, clock: Callable[[], float] = lambda: 0.0, known: Sequence[Solution] = ()
+) -> tuple[tuple[Solution, ...], Report]:
     """The `top` best plans that differ in the shape of some holder, fastest first; none where nothing fits.
 
+    `known`: plans that were found in other tables of the same job, which compete; what is slower is not looked for.
     Exact for pools of at most 12 nodes of a kind, and above whenever `Report.relaxed_not_placed` is 0. Deterministic.
     """
     start = clock()
     report = Report(rows=sum(len(holder.rows) for holder in problem.holders))
-    best = Best(top)
+    best = Best(top, list(known))
     fit = [holder.rows.take(fitting(holder.rows, problem.pool)) for holder in problem.holders]
     if all(len(rows) for rows in fit):
         _Search(problem, best, report).run(fit)

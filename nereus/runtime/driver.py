@@ -28,14 +28,13 @@ from nereus.control.effects import (
 )
 from nereus.control.events import BoundaryReached, Event
 from nereus.control.state import JobState
-from nereus.runtime.journal import Journal
-from nereus.runtime.ports import Ports
+from nereus.runtime.ports import JournalPort, Ports
 
 
 class Driver:
     """One job's decisions, connected to the world."""
 
-    def __init__(self, state: JobState, ports: Ports, journal: Journal, clock: Callable[[], float]) -> None:
+    def __init__(self, state: JobState, ports: Ports, journal: JournalPort, clock: Callable[[], float]) -> None:
         self.state = state
         self.news: list[News] = []
         """What happened, for whoever watches: reports, decisions, transitions."""

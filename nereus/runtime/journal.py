@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -92,7 +92,8 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_canonical(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return type(value).__name__, {name: _canonical(getattr(value, name)) for name in value.__dataclass_fields__}
+        # What does not count in comparisons is remembered, not meant.
+        return type(value).__name__, {f.name: _canonical(getattr(value, f.name)) for f in fields(value) if f.compare}
     return value
 
 

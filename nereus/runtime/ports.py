@@ -6,15 +6,18 @@ actors, and nothing above or below changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from nereus.control.effects import Effect
+from nereus.control.events import Event
 from nereus.control.report import Release
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.policy.proposal import Snapshot
+from nereus.runtime.journal import Entry
 from nereus.transition.collectives import GroupKey
 from nereus.transition.ops import Op, Program
 
@@ -65,6 +68,19 @@ class PlannerPort(Protocol):
 
     def propose(self, cycle: int, snapshot: Snapshot, top: int) -> None:
         """The best proposals on a snapshot -> PlanReady. A newer request replaces an older one."""
+
+
+class JournalPort(Protocol):
+    """Where the Driver writes what happens, before it acts on it. Called by the Driver only; what is written is safe."""
+
+    def append(self, at_s: float, event: Event) -> int:
+        """Write an event; returns its sequence number, from 1 on."""
+
+    def acted(self, seq: int, effects: tuple[Effect, ...]) -> None:
+        """Note what the core asked for."""
+
+    def entries(self) -> Iterator[Entry]:
+        """All events in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, Strict, ValidationError, model_validator
+from pydantic import Field, Strict, ValidationError, field_validator, model_validator
 
 from nereus.spec.declared import Declared, Real, Whole
 from nereus.spec.devices import MAX_DEVICES_PER_NODE, MAX_NODES
 from nereus.spec.hardware import ACCELERATORS
 from nereus.spec.hf_config import HfModel, parse_hf_config
-from nereus.spec.problems import Problem, from_validation, one_of, refuse
+from nereus.spec.policy import HEADROOM
+from nereus.spec.problems import Problem, from_validation, refuse, unknown
 from nereus.spec.reading import read_data
 from nereus.spec.sizes import Bytes
 from nereus.spec.workflow import Algorithm, Workflow, workflow
@@ -83,11 +84,12 @@ class Nodes(Declared):
     price_per_hour: Real | None = Field(default=None, gt=0, le=1e9)
     """Of one device, in any currency; null: costs are not told."""
 
-    @model_validator(mode="after")
-    def _known_kind(self) -> Nodes:
-        if self.kind not in ACCELERATORS:
-            raise ValueError(f"kind {self.kind!r} is no accelerator that is known; it must be {one_of(ACCELERATORS)}")
-        return self
+    @field_validator("kind")
+    @classmethod
+    def _known_kind(cls, kind: str) -> str:
+        if kind not in ACCELERATORS:
+            raise ValueError(unknown(kind, ACCELERATORS, "accelerator"))
+        return kind
 
     @property
     def memory_bytes(self) -> int:
@@ -116,7 +118,7 @@ class Outline(Declared):
     """Whether norms and residuals are sharded along the sequence under TP."""
     framework: Literal["plain", "megatron"] = "plain"
     """Whose habits the training has: how ranks are numbered and gradients kept."""
-    headroom: Real = Field(default=0.1, ge=0, lt=1)
+    headroom: Real = Field(default=HEADROOM, ge=0, lt=1)
     """Share of a device's memory that a plan leaves free (paper, section 4.2)."""
 
     @property
@@ -153,6 +155,7 @@ def read_models(outline: Outline, folder: Path) -> Mapping[str, HfModel]:
         raise refuse([Problem(f"models.{unused[0]}", paths[unused[0]], allowed)])
     found: dict[str, HfModel] = {}
     for name in sorted(needed):
-        path = folder / (paths.get(name) or outline.models.actor)
-        found[name] = parse_hf_config(read_data(path, "config.json"), str(path))
+        declared = name if paths.get(name) else "actor"
+        path = folder / (paths[declared] or "")
+        found[name] = parse_hf_config(read_data(path, f"models.{declared}"), str(path))
     return found

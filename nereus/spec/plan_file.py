@@ -23,9 +23,9 @@ from nereus.spec.problems import Problem, from_validation, one_of, refuse, unkno
 from nereus.spec.reading import read_data
 from nereus.spec.stages import ROLES, role_of
 
-WRAPPERS = ("final_plan", "plan", "plans", "stages")
+WRAPPERS = ("final_plan", "answers", "plan", "plans", "stages", "holders")
 """Where the files that Nereus writes, and job files, keep a plan."""
-REPORTED = frozenset(("seconds", "state_bytes", "live_bytes"))
+REPORTED = frozenset(("seconds", "state_bytes", "live_bytes", "kind", "memory_bytes", "resident_bytes"))
 """What `nereus plan --json` says about a model-stage besides its plan."""
 
 
@@ -48,6 +48,8 @@ class PlannedStage(BaseModel):
     """tp * pp * fsdp * dp device numbers, dp groups in rank order: tp fastest, then fsdp, then pp. Default: the first."""
     micro_batch: Whole = Field(default=1, ge=1)
     """Sequences of one EMU that go through the model together; no state depends on it."""
+    recompute: Annotated[bool, Strict()] = False
+    """Whether the backward computes whole layers again; no state depends on it."""
 
     @field_validator("devices", mode="before")
     @classmethod
@@ -100,7 +102,7 @@ def parse_plan(data: object, name: str, admitted: Admitted) -> PlanFile:
     """The plan in plain data; `name` is what messages call it."""
     found: PlanFile = {}
     problems: list[Problem] = []
-    for stage, choice in _stages(data, name).items():
+    for stage, choice in stages_of(data, name).items():
         field = f"{name}: {stage}"
         wrong = list(_check_stage(field, stage, choice, admitted))
         if not wrong:
@@ -117,17 +119,17 @@ def parse_plan(data: object, name: str, admitted: Admitted) -> PlanFile:
     return found
 
 
-def _stages(data: object, name: str) -> Mapping[Any, Any]:
+def stages_of(data: object, name: str) -> Mapping[Any, Any]:
     """The mapping of model-stages, out of what Nereus wraps it in."""
     for _ in WRAPPERS:
         wrapper = next((key for key in WRAPPERS if isinstance(data, Mapping) and key in data), None)
         if wrapper is None:
             break
         data = data[wrapper]  # type: ignore[index]
-        if wrapper == "plans" and isinstance(data, list):
+        if wrapper in ("answers", "plans") and isinstance(data, list):
             if len(data) != 1:
                 allowed = "one plan is needed; keep one entry, or ask `nereus plan` for one number of GPUs and `--top 1`"
-                raise refuse([Problem(f"{name}: plans", f"{len(data)} plans", allowed)])
+                raise refuse([Problem(f"{name}: {wrapper}", f"{len(data)} {wrapper}", allowed)])
             data = data[0]
     if not isinstance(data, Mapping) or not data:
         raise refuse([Problem(name, data, "it must be a mapping of model-stages, such as {actor_training: {tp: 2, dp: 4}}")])

@@ -12,6 +12,9 @@ from pydantic import Field, Strict
 from nereus.spec.declared import Declared, Real, Whole
 from nereus.spec.sizes import Bytes
 
+HEADROOM = 0.1
+"""Share of a device's memory that plans leave free unless told otherwise (paper, section 4.2)."""
+
 
 class Policy(Declared):
     """When Nereus changes the plan, and how sure it must be."""
@@ -23,7 +26,7 @@ class Policy(Declared):
     near 1 it trusts every estimate, 0 admits urgent transitions only."""
     delta_length: Real = Field(default=0.3, gt=0)
     """Relative change of the mean response length that triggers a replan. The paper's 30 %; lower, noise triggers."""
-    headroom: Real = Field(default=0.1, ge=0, lt=1)
+    headroom: Real = Field(default=HEADROOM, ge=0, lt=1)
     """Share of a device's memory that no plan may be predicted to use; 0.1 covers the error of a prediction."""
     top: Whole = Field(default=4, ge=1)
     """Candidate plans tried, fastest first, before the current one is kept; each costs the planner a transition DAG."""

@@ -63,8 +63,14 @@ def unknown(name: object, names: Iterable[str], noun: str) -> str:
 
 def from_validation(error: ValidationError, model: type[BaseModel], data: object) -> list[Problem]:
     """The problems in a failed validation of `data`, unknown fields first: one misspelling often causes two errors."""
-    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] not in _UNKNOWN_FIELD)
+    told = [detail for detail in error.errors(include_url=False) if not _only_counts_wrong_entries(detail)]
+    details = sorted(told, key=lambda detail: detail["type"] not in _UNKNOWN_FIELD)
     return [_problem(detail, model, data) for detail in details]
+
+
+def _only_counts_wrong_entries(detail: ErrorDetails) -> bool:
+    """Whether a list is called too short for entries that are there, and whose own problems are told."""
+    return detail["type"] == "too_short" and len(detail["input"]) >= detail["ctx"]["min_length"]
 
 
 def _problem(detail: ErrorDetails, model: type[BaseModel], data: object) -> Problem:
@@ -126,7 +132,8 @@ def _path(loc: tuple[int | str, ...], data: object) -> str:
         inside = isinstance(data, Mapping) and part in data
         if part == "[key]" or (isinstance(part, str) and not inside and at < len(loc) - 1):
             continue
-        path += f"[{part}]" if isinstance(part, int) and not isinstance(data, Mapping) else f".{part}" if path else str(part)
+        word = part if isinstance(part, int) or part.isprintable() else repr(part)
+        path += f"[{word}]" if isinstance(part, int) and not isinstance(data, Mapping) else f".{word}" if path else str(word)
         if inside or (isinstance(data, Sequence) and isinstance(part, int) and part < len(data)):
             data = data[part]  # type: ignore[index, call-overload, unused-ignore]
     return path or "job"

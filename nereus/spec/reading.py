@@ -24,7 +24,8 @@ class _JobLoader(yaml.SafeLoader):
                 first = seen.setdefault(key.value, here)
                 if first != here:
                     raise yaml.MarkedYAMLError(
-                        problem=f"{key.value} is given twice, first in line {first[0] + 1}", problem_mark=key.start_mark
+                        problem=f"{_printable(key.value)} is given twice, first in line {first[0] + 1}",
+                        problem_mark=key.start_mark,
                     )
         return super().construct_mapping(node, deep)
 
@@ -80,11 +81,16 @@ def parse_json(text: str, name: str) -> object:
         raise JobFileError(name, "its text", f"it must be JSON: {error}") from None
 
 
+def _printable(key: str) -> str:
+    """A key as one line."""
+    return key if key.isprintable() else repr(key)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these pairs, unless it has a key twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"{key} is given twice in one object")
+            raise ValueError(f"{_printable(key)} is given twice in one object")
         found[key] = value
     return found

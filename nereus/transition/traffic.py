@@ -19,8 +19,15 @@ def moved_bytes(transition: Transition) -> Counter[tuple[EndpointId, EndpointId]
     """Bytes from one endpoint to another, and within one: local copies. What changes hands does not move."""
     moved: Counter[tuple[EndpointId, EndpointId]] = Counter()
     for op in transition.ops:
-        for source, target, tensors, volume in _transfers(op):
-            moved[source, target] += volume * tensors[0].item_bytes * len(tensors)
+        moved.update(op_bytes(op))
+    return moved
+
+
+def op_bytes(op: Op) -> Counter[tuple[EndpointId, EndpointId]]:
+    """The same of one operation."""
+    moved: Counter[tuple[EndpointId, EndpointId]] = Counter()
+    for source, target, tensors, volume in _transfers(op):
+        moved[source, target] += volume * tensors[0].item_bytes * len(tensors)
     return moved
 
 

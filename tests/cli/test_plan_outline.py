@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
+from nereus.cli.plan import Asked, device_counts, plan
+from nereus.cli.plan_outline import Answer
+from nereus.errors import UserError
+from nereus.integrations.openrlhf.flags import OPENRLHF
+from nereus.planner.found import Report
 from tests.cli.test_run_command import QUICKSTART, ROOT, assert_one_message, nereus_command
+from tests.integrations.outlines import outline, planner
 
 EXAMPLE = str(ROOT / "examples" / "outlines" / "llama-8b-ppo.yaml")
 
@@ -60,8 +66,41 @@ def test_options_of_outlines_are_refused_for_a_job_file() -> None:
     assert_one_message(nereus_command("plan", str(QUICKSTART), "--explain"), ["--explain", "it is for outlines"])
 
 
-def test_more_devices_than_the_nodes_have_are_refused() -> None:
-    assert_one_message(nereus_command("plan", EXAMPLE, "--gpus", "17"), ["--gpus", "17", "1 to 16"])
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ("17", ["17", "1 to 16"]),
+        ("99999999999999999999", ["1 to 16"]),
+        ("1_6", ["'1_6'", "such as 4,8"]),
+        ("8,8", ["'8,8'", "once"]),
+        ("", ["''", "such as 4,8"]),
+        ("-4", ["'-4'", "such as 4,8"]),
+    ],
+)
+def test_numbers_of_devices_that_are_none_are_refused(gpus: str, words: list[str]) -> None:
+    with pytest.raises(UserError) as refused:
+        device_counts(gpus, 16, "the outline's nodes have")
+    assert all(word in str(refused.value) for word in ("--gpus", *words))
+
+
+def test_numbers_of_devices_are_planned_in_the_order_given() -> None:
+    assert device_counts("16, 4", 16, "") == [16, 4]
+    assert device_counts(None, 16, "") == [16]
+
+
+@pytest.mark.parametrize(("text", "seen"), [("", "it is empty"), ("# nothing\n", "it is empty"), ("- 1\n", "it is a list")])
+def test_file_without_fields_is_neither_a_job_file_nor_an_outline(tmp_path: Path, text: str, seen: str) -> None:
+    path = tmp_path / "o.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=f"{seen}; it must have the fields of a job file or of an outline"):
+        plan(path, Asked())
+
+
+def test_memory_is_readable_on_a_narrow_terminal() -> None:
+    """80 columns, where no terminal is: six holders' columns would be cut."""
+    words = nereus_command("plan", EXAMPLE).stdout
+    assert "…" not in words
+    assert "critic_training: parameters " in words
 
 
 def test_export_prints_overrides_to_paste() -> None:
@@ -70,6 +109,16 @@ def test_export_prints_overrides_to_paste() -> None:
     (answer,) = json.loads(ended.stdout.splitlines()[-1])["answers"]
     assert "trainer.nnodes=2" in answer["export"]["overrides"]
     assert {len(holder["devices"]) for holder in answer["plans"][0]["holders"].values()} == {16}
+    cost = answer["export"]["without_rules"]
+    assert cost["broken"]
+    assert cost["l_step_seconds"] < answer["plans"][0]["l_step_seconds"]
+
+
+def test_export_to_openrlhf_names_the_rules_that_cost_time_and_prints_flags() -> None:
+    ended = nereus_command("plan", EXAMPLE, "--export", "openrlhf")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Without openrlhf's rules a step would take" in ended.stdout
+    assert "Plan 1 for openrlhf 0.11.2:\n  --algo.advantage.estimator gae\n  --train.colocate_all\n" in ended.stdout
 
 
 def test_export_of_a_part_of_a_node_is_refused_since_verl_has_equal_nodes() -> None:
@@ -77,6 +126,12 @@ def test_export_of_a_part_of_a_node_is_refused_since_verl_has_equal_nodes() -> N
     (answer,) = json.loads(ended.stdout.splitlines()[-1])["answers"]
     assert answer["plans"] == []
     assert "equal nodes" in answer["problem"]
+
+
+def test_models_that_cannot_agree_are_told_in_what_they_must() -> None:
+    found = planner(OPENRLHF, outline())
+    answer = Answer(count=8, planner=found, plans=(), report=Report(), seconds=0.0, framework=OPENRLHF)
+    assert "not together, where one ds.tensor_parallel_size holds for all models under DeepSpeed" in answer.problem
 
 
 def test_export_to_an_unknown_framework_is_refused() -> None:

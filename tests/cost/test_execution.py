@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from nereus.cost.accelerator import AcceleratorModel, Prediction
 from nereus.cost.batch import Batch
 from nereus.cost.execution import MEGATRON, NANOTRON, execution_of
-from nereus.cost.priors import shipped
 from nereus.emu.plan import StagePlan
 from nereus.errors import LayoutError
 from nereus.layout.layout import Layout
 from nereus.spec.hardware import ACCELERATORS, Hardware
-from tests.cost.accelerators import LLAMA_8B, execution
+from tests.cost.accelerators import execution
 
 BATCH = Batch(sequences=512, prompt_tokens=512, response_tokens=1536, updates=4)
 
@@ -55,19 +53,3 @@ def test_a_replicated_optimizer_stalls_only_where_it_was_seen_to() -> None:
     assert not replace(run, pp=1).replicated_stall
     assert not replace(run, sequences=64).replicated_stall
     assert not replace(run, regime=MEGATRON).replicated_stall
-
-
-def test_the_papers_best_layout_at_2k_does_not_fit_at_4k() -> None:
-    """Section 2 and Fig. 4(b), Llama-3.1-8B training at 16 GPUs: (dp, tp, pp) = (4, 2, 2) beats (4, 4, 1) at 2K tokens and
-    runs out of memory at 4K, where (4, 4, 1) fits. Setting: H100 80 GB, micro-batch 4, 256 sequences, ZeRO-1, all
-    activations kept."""
-    model = AcceleratorModel(shipped("H100"))
-
-    def training(tp: int, pp: int, tokens: int) -> Prediction:
-        run = execution(tp=tp, pp=pp, dp=4, tokens=tokens, micro_batch=4, sequences=256, zero1=True)
-        return model.training(run, LLAMA_8B)
-
-    assert training(2, 2, 2048).fits
-    assert training(2, 2, 2048).seconds < training(4, 1, 2048).seconds
-    assert not training(2, 2, 4096).fits
-    assert training(4, 1, 4096).fits

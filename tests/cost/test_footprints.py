@@ -8,6 +8,7 @@ from nereus.cost.accelerator import AcceleratorModel
 from nereus.cost.batch import Batch
 from nereus.cost.components import STATE, Component
 from nereus.cost.priors import shipped
+from nereus.cost.step import CostModel
 from nereus.emu.plan import Plan, StagePlan
 from nereus.emu.unit import counter_tensors
 from nereus.errors import LayoutError
@@ -23,7 +24,16 @@ SERVED = state_spec(QUICKSTART, "float32", counter_tensors(), optimizer=False)
 TRAINED = state_spec(QUICKSTART, "float32", counter_tensors(), optimizer=True)
 STATES = {ACTOR_GENERATION: SERVED, REFERENCE_INFERENCE: SERVED, ACTOR_TRAINING: TRAINED}
 H100 = AcceleratorModel(shipped("H100"))
-COSTS = {"native": COST, "H100": H100.cost(LLAMA_8B, Hardware(ACCELERATORS["H100"]))}
+COSTS = {
+    "native": COST,
+    "H100": CostModel(
+        model=LLAMA_8B,
+        hardware=Hardware(ACCELERATORS["H100"]),
+        dtype="bfloat16",
+        prior=H100.efficiencies,
+        scales=H100.scales,
+    ),
+}
 LIVE = {
     ACTOR_GENERATION: Component.KV_CACHE,
     REFERENCE_INFERENCE: Component.LOGITS,

@@ -77,6 +77,12 @@ def test_room_for_keys_is_what_weights_leave() -> None:
     assert kv_room_bytes(execution(), LLAMA_8B, 80e9) == pytest.approx(80e9 - 16.06e9, rel=1e-3)
 
 
+def test_a_quantised_model_keeps_embedding_and_head_in_half_precision() -> None:
+    quantised = execution(weight_bytes=1)
+    ends = 2 * 128_256 * 4096
+    assert 80e9 - kv_room_bytes(quantised, LLAMA_8B, 80e9) == pytest.approx(8.03e9 + ends, rel=1e-3)
+
+
 def test_measured_seconds_of_the_cpu_are_in_the_stage() -> None:
     known = Efficiencies("H100")
     without = known.seconds(generation_workload(execution(), LLAMA_8B, rollout()))

@@ -6,9 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from nereus.cost.components import training_components
+from nereus.cost.execution import MEGATRON, MEGATRON_2021
 from nereus.cost.layer import Architecture
+from nereus.spec.attention import attention_products
 from nereus.spec.decoder import Window
-from tests.cost.accelerators import GPT_175B, LLAMA_8B, MIXTRAL
+from nereus.spec.weights import Part, layer_weights, matrix_products
+from tests.cost.accelerators import GPT_175B, LLAMA_8B, MIXTRAL, execution
 
 
 def _parameters(model: Architecture) -> float:
@@ -60,7 +64,32 @@ def test_activations_are_near_those_that_korthikanti_counts() -> None:
     assert 0.85 * 34 <= kept <= 1.1 * 34
 
 
+def test_kept_scores_make_it_the_whole_of_what_korthikanti_counts() -> None:
+    """The same table: s b h (34 + 5 a s / h) bytes per layer."""
+    run = execution(sequences=1, tokens=2048, regime=MEGATRON)
+    flash, before = (
+        training_components(replace(run, regime=regime), GPT_175B)[0].sum() for regime in (MEGATRON, MEGATRON_2021)
+    )
+    assert before - flash == pytest.approx(96 * 5 * 96 * 2048**2)
+
+
 def test_the_head_of_a_small_model_is_worth_many_layers() -> None:
     """Llama shapes with h 2048, f 8192, vocabulary 131072: 131072 h / (4 h^2 + 3 h f) = 4."""
     decoder = replace(LLAMA_8B.decoder, hidden_size=2048, num_kv_heads=32, head_dim=64, ffn_size=8192, vocab_size=131_072)
     assert replace(LLAMA_8B, decoder=decoder).head_layers == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("model", [LLAMA_8B, GPT_175B, MIXTRAL], ids=["llama", "gpt", "mixtral"])
+def test_products_are_those_of_the_weights(model: Architecture) -> None:
+    """What latency is counted from and what parameters are counted from agree; a router is too small to have a price."""
+    decoder = model.decoder
+    layers = decoder.num_layers * sum(product.inner * product.outer for product in model.products(1))
+    router = sum(w.active_parameters for w in layer_weights(decoder, 0) if w.part is Part.ROUTER) * decoder.num_layers
+    assert layers + model.end_parameters(1) == matrix_products(decoder) - router
+
+
+@pytest.mark.parametrize("model", [LLAMA_8B, GPT_175B, MIXTRAL], ids=["llama", "gpt", "mixtral"])
+def test_attention_is_that_of_the_keys_each_query_sees(model: Architecture) -> None:
+    decoder, tokens = model.decoder, 4096
+    counted = 2 * attention_products(decoder, range(decoder.num_layers), tokens)
+    assert tokens * decoder.num_layers * model.attention_flops(tokens, 1) == pytest.approx(counted, rel=1e-3)

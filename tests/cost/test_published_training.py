@@ -23,6 +23,7 @@ def test_a_model_that_was_left_out_gets_a_near_best_plan_that_runs(sweep: dict[s
     assert found["p90_regret"] <= 0.07
     assert found["infeasible_choices"] == 0
     assert found["kendall_tau_median"] >= 0.85
+    assert found["mape_memory"] <= 0.08
 
 
 def test_times_near_the_best_plan_are_right_within_a_few_percent(sweep: dict[str, dict[str, float]]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nereus.cost.execution import MEGATRON, NANOTRON, PLAIN, Recompute, Regime
+from nereus.cost.execution import MEGATRON, MEGATRON_2021, NANOTRON, PLAIN, Recompute, Regime
 from nereus.cost.operations import OpClass
 from nereus.cost.training import inference_workload, rank_parameters, training_workload
 from nereus.cost.volume import Workload
@@ -85,6 +85,17 @@ def test_overlapped_gradients_hide_behind_the_last_backward() -> None:
     assert work.serial[OpClass.REDUCE_NODE.position] == 0
     assert work.hidden[OpClass.REDUCE_NODE.position] > 0
     assert work.hides == pytest.approx(2 / 3)
+
+
+def test_scores_of_attention_go_through_memory_before_flash_attention() -> None:
+    """What Dao et al. 2022 save: the square of each head, written by one kernel and read by the next, three times."""
+    tokens, heads, layers, forwards = 2048, 96, 96, 4
+    run = execution(sequences=1, tokens=tokens, recompute=Recompute.FULL, regime=MEGATRON)
+    flash, before = (training_workload(replace(run, regime=regime), GPT_175B) for regime in (MEGATRON, MEGATRON_2021))
+    more = _slot(before, OpClass.ELEMENTWISE) - _slot(flash, OpClass.ELEMENTWISE)
+    assert more == pytest.approx(layers * forwards * 3 * 2 * 2 * heads * tokens**2 / HBM)
+    assert _slot(before, OpClass.GEMM) == _slot(flash, OpClass.GEMM)
+    assert _slot(before, OpClass.ATTENTION) == pytest.approx(2 * _slot(flash, OpClass.ATTENTION))
 
 
 def test_inference_is_a_third_of_a_training_slot() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nereus.cost.accelerator import AcceleratorModel
 from nereus.cost.batch import Batch
 from nereus.cost.priors import shipped
+from nereus.cost.step import CostModel
 from nereus.planner.request import SearchRequest
 from nereus.planner.search import Choice, search
 from nereus.spec.hardware import ACCELERATORS, Hardware
@@ -17,7 +17,7 @@ H100 = ACCELERATORS["H100"]
 
 def best(devices: int, tokens: float, *, sequences: int = 256) -> Choice:
     """GRPO of Llama-3.1-8B on nodes of eight H100s; of the states only the roles count."""
-    cost = AcceleratorModel(shipped("H100")).cost(LLAMA_8B, Hardware(H100))
+    cost = CostModel(model=LLAMA_8B, hardware=Hardware(H100), dtype="bfloat16", prior=shipped("H100"))
     node_of = nodes_of((8,) * (devices // 8))
     batch = Batch(sequences, 512, tokens)
     request = SearchRequest(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.rules import FREE, Rule, Rules
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import parse_outline
 from tests.cost.accelerators import LLAMA_8B
@@ -18,7 +19,7 @@ SMALL = HfModel(
 WORKLOAD = {"prompts_per_step": 64, "prompt_tokens": 256, "response_tokens": 512}
 
 
-def planner(num_devices: int | None = None, *, one_pool: bool = False, **changes: Any) -> OutlinePlanner:
+def planner(num_devices: int | None = None, *, rules: Rules = FREE, **changes: Any) -> OutlinePlanner:
     """A small model on one node of eight H100 of 24 GiB; what is named changes the outline."""
     declared = {
         "name": "o",
@@ -30,7 +31,7 @@ def planner(num_devices: int | None = None, *, one_pool: bool = False, **changes
     }
     outline = parse_outline({**declared, **changes})
     models = dict.fromkeys({stage.model for stage in outline.workflow.stages}, SMALL)
-    return OutlinePlanner(outline=outline, models=models, learnt={}, num_devices=num_devices, one_pool=one_pool)
+    return OutlinePlanner(outline=outline, models=models, learnt={}, num_devices=num_devices, rules=rules)
 
 
 def best(found: OutlinePlanner) -> PlannedStep:
@@ -111,8 +112,9 @@ def test_model_that_fits_nowhere_is_named() -> None:
 def test_what_divides_no_batch_is_not_put_down_to_memory() -> None:
     found = planner(micro_batches=[3])
     assert "micro-batch divides" in found.without_option()["reference_inference"]
-    replica = planner(5, one_pool=True)
-    assert "takes all 5 devices" in replica.without_option()["actor_training"]
+    whole = Rule("every role takes five devices", lambda option, _: option.num_devices == 5)
+    replica = planner(5, rules=Rules((whole,)))
+    assert "every role takes five devices" in replica.without_option()["actor_training"]
 
 
 def test_two_memory_sizes_of_a_kind_are_told_apart() -> None:

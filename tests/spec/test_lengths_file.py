@@ -22,6 +22,7 @@ def write(folder: Path, text: str) -> Path:
         "step,response_length_mean\n1,10\n2,20.5\n",
         "gradient_step,x,response_length/mean\n1,0,10\n2,0,20.5\n",
         "step,completion_length\n1,10\n\n1.5,\n2,20.5\n",
+        "step, completion_length \n1, 10\n2.0,20.5\n",
     ],
 )
 def test_lengths_are_read_under_the_names_that_logs_use(tmp_path: Path, text: str) -> None:
@@ -35,6 +36,9 @@ def test_lengths_are_read_under_the_names_that_logs_use(tmp_path: Path, text: st
         ("step,response_length\n1,ten\n", "line 2: response_length 'ten'"),
         ("step,response_length\n2,10\n1,10\n", "line 3: step '1'.*must rise"),
         ("step,response_length\n1,1.7e308\n", "line 2: response_length '1.7e308'.*at most"),
+        ("step,response_length\n1.5,10\n", "line 2: step '1.5'.*whole number"),
+        ("step,response_length\n1,10\n2,0\n", "line 3: response_length '0'.*above 0"),
+        ("step,response_length\n1,-3\n", "line 2: response_length '-3'.*above 0"),
         ("step,response_length\n", "no row"),
         ("", "no column step"),
     ],

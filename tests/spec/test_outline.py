@@ -32,7 +32,9 @@ def test_outline_says_what_a_plan_depends_on() -> None:
     ("change", "message"),
     [
         ({"algorithm": "dpo"}, "algorithm"),
-        ({"nodes": [{"kind": "H900"}]}, "H900.*H100"),
+        ({"nodes": [{"kind": "H900"}]}, r"^nodes\[0\]\.kind: 'H900' is not allowed; .*did you mean.*MI300X or L40S$"),
+        ({"nodes": [{"kind": "H100", "count": 0}]}, r"^nodes\[0\]\.count: 0 is not allowed; it must be at least 1$"),
+        ({"a\nb": 1}, r"^'a\\nb': 1 is not allowed; there is no such field"),
         ({"nodes": []}, "nodes"),
         ({"gpus": 8}, "gpus.*no such field"),
         ({"headroom": 1.5}, "headroom"),
@@ -81,5 +83,5 @@ def test_model_that_the_algorithm_does_not_have_is_refused(tmp_path: Path) -> No
 
 
 def test_model_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JobFileError, match=r"a\.json.*there is no such file"):
+    with pytest.raises(JobFileError, match=r"^models\.actor: .*a\.json.*there is no such file"):
         read_models(parse_outline(OUTLINE), tmp_path)

@@ -45,7 +45,7 @@ def test_stage_without_devices_gets_the_first_ones_fsdp_ranks_included() -> None
 
 
 def test_job_file_has_no_sharding_that_the_native_job_does_not_run() -> None:
-    assert set(PlannedStage.model_fields) - set(StageChoice.model_fields) == {"fsdp", "zero1"}
+    assert set(PlannedStage.model_fields) - set(StageChoice.model_fields) == {"fsdp", "zero1", "recompute"}
 
 
 SHAPES = {
@@ -83,7 +83,11 @@ WRONG = [
     ({"fsdp": 2, "devices": [0]}, "actor_training.devices: '0'", "pp 1 x dp 1 x fsdp 2 takes 2 devices, 1 is named"),
     ({"dp": 2, "devices": [1, 1]}, "actor_training.devices: '1,1'", "a device can be named once only"),
     ({"devices": [-1]}, "actor_training.devices[0]: -1", "it must be at least 0"),
-    ("tp2", "actor_training: 'tp2'", "it must be a mapping with the fields tp, pp, dp, fsdp, zero1, devices, micro_batch"),
+    (
+        "tp2",
+        "actor_training: 'tp2'",
+        "it must be a mapping with the fields tp, pp, dp, fsdp, zero1, devices, micro_batch",
+    ),
 ]
 
 

@@ -10,20 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nereus.integrations.framework import Framework, assignment, num_nodes
+from nereus.integrations.legality import ALL_DEVICES, GENERATES, TRAINERS, forbids_pool, megatron, unpiped
 from nereus.planner.accelerators import Option
 from nereus.planner.outlined import PlannedStep
+from nereus.planner.rules import Rules
 from nereus.spec.outline import Outline
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
 from nereus.spec.workflow import CRITIC_TRAINING, REWARD_INFERENCE, Algorithm
 
-VERSION = "0.9.1"
-"""The release whose configuration the keys were held against (trainer/config/_generated_ppo_megatron_trainer.yaml)."""
-
 ADVANTAGES = {Algorithm.PPO: "gae", Algorithm.GRPO: "grpo", Algorithm.REMAX: "remax"}
 """What verl calls the algorithms, by their estimator of advantages."""
 
-SERVED = frozenset({ACTOR_GENERATION, REWARD_INFERENCE})
-"""Holders that run on rollout engines, for which plans are written without a pipeline."""
+RULES = Rules(
+    each=(
+        ALL_DEVICES,
+        unpiped("verl's rollout engines have no pipeline", GENERATES | {REWARD_INFERENCE}),
+        *megatron(TRAINERS | {REFERENCE_INFERENCE}),
+    )
+)
+"""verl serves the reward model by a rollout engine."""
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -62,30 +68,20 @@ KEYS = frozenset(
         "reward.reward_model.rollout.tensor_model_parallel_size",
     }
 )
-"""All keys that an export may set; a test holds every export to them."""
+"""All keys that an export may set."""
 
 
 def forbids(outline: Outline) -> str:
     """Which of verl's rules an outline breaks whatever its plan; empty where none is."""
-    if outline.asynchronous:
-        return "verl's asynchronous trainer has pools of its own for rollout and training, which are not written yet"
-    sizes = {(group.kind, group.memory_bytes, group.devices) for group in outline.nodes}
-    if len(sizes) > 1:
-        return "verl's pool is trainer.nnodes equal nodes of trainer.n_gpus_per_node; give nodes of one kind and size"
     if outline.workload.prompts_per_step % outline.workload.updates_per_step:
         return "verl counts mini-batches in prompts; updates_per_step must divide prompts_per_step"
-    return ""
-
-
-def overrides(outline: Outline, plan: PlannedStep) -> tuple[str, ...]:
-    """`key=value` for every key that the plan decides."""
-    return tuple(f"{key}={value}" for key, value in _pairs(outline, plan))
+    return forbids_pool(outline, "verl")
 
 
 def _pairs(outline: Outline, plan: PlannedStep) -> Iterator[tuple[str, object]]:
     work, options = outline.workload, plan.options
     yield "algorithm.adv_estimator", ADVANTAGES[outline.algorithm]
-    yield "trainer.nnodes", sum(group.count for group in outline.nodes)
+    yield "trainer.nnodes", num_nodes(outline)
     yield "trainer.n_gpus_per_node", outline.nodes[0].devices
     yield "data.train_batch_size", work.prompts_per_step
     yield "data.max_response_length", work.longest_tokens
@@ -121,3 +117,15 @@ def _trains(role: str, outline: Outline, option: Option) -> Iterator[tuple[str, 
 def _degrees(role: str, option: Option) -> Iterator[tuple[str, object]]:
     yield f"{role}.megatron.tensor_model_parallel_size", option.run.tp
     yield f"{role}.megatron.pipeline_model_parallel_size", option.run.pp
+
+
+VERL = Framework(
+    name="verl",
+    version="0.9.1",
+    source="verl/trainer/config/_generated_ppo_megatron_trainer.yaml of the wheel on PyPI",
+    keys=KEYS,
+    rules=RULES,
+    forbids=forbids,
+    pairs=_pairs,
+    line=assignment,
+)

@@ -1,0 +1,1 @@
+"""NeMo-RL (NVIDIA-NeMo/RL), as of January 2026."""

@@ -1,0 +1,1 @@
+"""OpenRLHF (OpenRLHF/OpenRLHF), as of 0.11.2."""

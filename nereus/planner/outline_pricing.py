@@ -1,0 +1,261 @@
+"""The pricing of an outline: any framework's job on accelerators, as policy and control ask for it.
+
+    Outline at lengths, on the pool that is there -> OutlinePlanner -> Target
+    stage times of a step -> Workload and seconds, in a window -> efficiencies by accelerator kind, fitted when next asked
+
+A step is remembered when it is told and learnt from when a plan is next priced: most steps trigger nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from math import ceil, exp, floor, log
+from typing import Any, NamedTuple
+
+from nereus.cost.accelerator import AcceleratorModel, Key, Learnt
+from nereus.cost.overlap import Timings, overlap
+from nereus.cost.priors import known_of
+from nereus.cost.step import RECENCY, WINDOW
+from nereus.cost.volume import Workload
+from nereus.emu.plan import DeviceId, Plan, StagePlan
+from nereus.layout.layout import Layout
+from nereus.planner.accelerators import Option, Pricer
+from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.pricing import Devices, Lengths, Target
+from nereus.spec.hf_config import HfModel
+from nereus.spec.outline import Nodes, Outline
+
+UNMEASURED_SCALE = 1.1
+"""Of peaks before one was measured: a tenth more than counted, which is how far counts are off for a kind that is new
+(docs/benchmarks.md, memory error of the cost model)."""
+
+SCALE_WEIGHT = 0.05
+"""Weight of a peak that was lower than the ones before: twenty steps halfway back."""
+
+GRID = 0.01
+"""Of the logs of lengths: a tenth of the headroom in the part of memory that grows with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A step that was run."""
+
+    plan: Plan
+    lengths: Lengths
+    stage_s: Mapping[str, float]
+    """By model-stage, those without devices of their own included."""
+
+
+class _Run(NamedTuple):
+    """A model-stage that was run."""
+
+    work: Workload
+    seconds: float
+    weight: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutlinePricing:
+    """Prices the plans of an outline. Device numbers count node by node, as the outline lists its nodes."""
+
+    outline: Outline
+    models: Mapping[str, HfModel]
+    known: Learnt = field(default_factory=dict)
+    """What earlier runs have taught, by accelerator kind and role; others start from what ships with the kind."""
+    seen: tuple[Seen, ...] = ()
+    """The last steps."""
+    memory_scale: float = UNMEASURED_SCALE
+    """Measured over predicted peaks (paper, section 4.2: measured peaks calibrate footprints)."""
+    footprints: dict[tuple[StagePlan, tuple[str, int], Lengths], tuple[float, float]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """What was counted before: the same for all pricings that come of this one."""
+    planners: dict[tuple[tuple[DeviceId, ...], Lengths], OutlinePlanner] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """Whose options were priced before, by pool and lengths; of this pricing only, since efficiencies differ."""
+    told: dict[Lengths, dict[Hashable, Any]] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What their pricers have told, for pools of other sizes."""
+
+    @cached_property
+    def usable_bytes(self) -> float:
+        """Of the smallest device of the pool, less headroom."""
+        return min(group.memory_bytes for group in self.outline.nodes) * (1 - self.outline.headroom)
+
+    def timed(self, flops_s: float | None) -> OutlinePricing:
+        """Accelerators have datasheets."""
+        return self
+
+    def lengths(self, mean: float, steps: range) -> Lengths:
+        """The longest response grows with the mean; before the first step, what the outline expects."""
+        work = self.outline.workload
+        response = mean or float(work.response_tokens)
+        return Lengths(response, ceil(response * work.longest_tokens / work.response_tokens))
+
+    def search(self, pool: Devices, lengths: Lengths, top: int, like: Plan | None = None) -> tuple[Target, ...]:
+        """See Pricing."""
+        at = _on_grid(lengths)
+        if (pool.ids, at) not in self.planners:
+            nodes = self._nodes(pool, self.memory_scale)
+            self.planners[pool.ids, at] = OutlinePlanner(
+                outline=self._at(at, nodes),
+                models=self.models,
+                learnt=self._learnt,
+                largest_node=self._largest_node,
+                told=self.told.setdefault(at, {}),
+            )
+        planner = self.planners[pool.ids, at]
+        if like is not None:
+            shapes = {name: (p.layout.tp, p.layout.pp, p.dp) for name, p in like.stages.items()}
+            planner = replace(planner, shapes=shapes, tables=planner.priced)
+        return tuple(_target(step, self.memory_scale) for step in planner.best(top)[0])
+
+    def step_seconds(self, plan: Plan, lengths: Lengths) -> float:
+        """See Pricing."""
+        pricer, workflow = self._pricer(_on_grid(lengths)), self.outline.workflow
+        options = self._options(plan, pricer)
+        used = {name: frozenset(stage.devices) for name, stage in plan.stages.items()}
+        node, syncs = node_of(self.outline), {}
+        for sync in workflow.syncs:
+            ends = options[sync.source].layout, options[sync.target].layout
+            one_node = len(set(node.values())) == 1
+            syncs[sync.source, sync.target] = pricer.sync_seconds(sync.target, *ends, one_node=one_node)
+        return overlap(workflow, used, Timings(_by_stage(options), syncs)).seconds
+
+    def stage_seconds(self, plan: Plan, lengths: Lengths) -> Mapping[str, float]:
+        """Of every model-stage by itself."""
+        return _by_stage(self._options(plan, self._pricer(_on_grid(lengths))))
+
+    def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
+        """See Pricing."""
+        at = _on_grid(lengths)
+        resident: dict[DeviceId, float] = {}
+        active: dict[DeviceId, float] = {}
+        for stage in plan.stages.values():
+            stays, lives = self._footprint(stage, at)
+            for device in stage.devices:
+                resident[device] = resident.get(device, 0.0) + stays
+                active[device] = max(active.get(device, 0.0), lives)
+        return {d: ceil(self.memory_scale * (resident[d] + active[d])) for d in sorted(resident)}
+
+    def _footprint(self, plan: StagePlan, lengths: Lengths) -> tuple[float, float]:
+        """Bytes on each device of a holder, idle and on top while it is active, as they are counted."""
+        group = self._group_of[plan.devices[0]]
+        key = replace(plan, devices=tuple(range(len(plan.devices)))), (group.kind, group.memory_bytes), lengths
+        if key not in self.footprints:
+            pricer = self._unlearnt(lengths)
+            option = pricer.of_plan(plan.stage, self._kind(pricer, plan), plan)
+            self.footprints[key] = option.resident_bytes, option.active_bytes
+        return self.footprints[key]
+
+    def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> OutlinePricing:
+        """See Pricing."""
+        seen = (*self.seen[1 - WINDOW :], Seen(plan, lengths, stage_s)) if stage_s else self.seen
+        return replace(self, seen=seen, memory_scale=self._scale_after(plan, lengths, peak_bytes))
+
+    def _scale_after(self, plan: Plan, lengths: Lengths, peak_bytes: int) -> float:
+        """What was taken over what was predicted: up at once, down slowly, since one peak says little of other plans."""
+        if not peak_bytes:
+            return self.memory_scale
+        ratio = self.memory_scale * peak_bytes / max(self.peaks(plan, lengths).values())
+        if not self.seen:
+            return ratio
+        return max(ratio, self.memory_scale + SCALE_WEIGHT * (ratio - self.memory_scale))
+
+    @cached_property
+    def _learnt(self) -> Learnt:
+        """The efficiencies of each kind and role, fitted on the last steps."""
+        runs: dict[Key, list[_Run]] = {}
+        for age, one in enumerate(reversed(self.seen)):
+            pricer = self._unlearnt(one.lengths)
+            for stage, seconds in one.stage_s.items():
+                if seconds <= 0 or stage not in self._stage_names:
+                    continue
+                modelled = self.outline.workflow.stage(stage)
+                plan = one.plan.stages[modelled.holder]
+                kind = self._kind(pricer, plan)
+                work = pricer.work(stage, kind, pricer.planned(modelled.holder, kind, plan))
+                key = pricer.kinds[kind][0], modelled.role
+                runs.setdefault(key, []).append(_Run(work, seconds, RECENCY**age))
+        return {**self.known, **{key: self._fitted(key, found) for key, found in runs.items()}}
+
+    def _fitted(self, key: Key, runs: Sequence[_Run]) -> AcceleratorModel:
+        before = known_of(self.known, key)
+        works, seconds, weights = zip(*runs, strict=True)
+        return replace(before, efficiencies=before.efficiencies.learn(works, seconds, weights))
+
+    def _pricer(self, lengths: Lengths) -> Pricer:
+        return Pricer(self._at(lengths, self.outline.nodes), self.models, self._learnt, self._largest_node)
+
+    def _unlearnt(self, lengths: Lengths) -> Pricer:
+        return Pricer(self._at(lengths, self.outline.nodes), self.models, self.known, self._largest_node)
+
+    def _options(self, plan: Plan, pricer: Pricer) -> dict[str, Option]:
+        return {name: pricer.of_plan(name, self._kind(pricer, stage), stage) for name, stage in plan.stages.items()}
+
+    def _kind(self, pricer: Pricer, plan: StagePlan) -> int:
+        group = self._group_of[plan.devices[0]]
+        return pricer.kinds.index((group.kind, group.memory_bytes))
+
+    def _at(self, lengths: Lengths, nodes: tuple[Nodes, ...]) -> Outline:
+        """The outline with these responses, on these nodes."""
+        update = {
+            "response_tokens": max(1, round(lengths.mean)),
+            "longest_response_tokens": max(1, round(lengths.mean), ceil(lengths.longest)),
+        }
+        workload = self.outline.workload.model_copy(update=update)
+        return self.outline.model_copy(update={"workload": workload, "nodes": nodes})
+
+    def _nodes(self, pool: Devices, scale: float) -> tuple[Nodes, ...]:
+        """The nodes that are there, neighbours that are alike in one group: positions count as in the pool.
+
+        Where plans take `scale` times what is counted, a device holds so many times less.
+        """
+        there = ((self._group_of[devices[0]], len(devices)) for devices in pool.nodes.values())
+        found = []
+        for (group, size), alike in groupby(there):
+            held = {"memory": floor(group.memory_bytes / scale), "count": len(list(alike)), "devices": size}
+            found.append(group.model_copy(update=held))
+        return tuple(found)
+
+    @cached_property
+    def _group_of(self) -> tuple[Nodes, ...]:
+        """The node group of each device."""
+        return tuple(group for group in self.outline.nodes for _ in range(group.count * group.devices))
+
+    @cached_property
+    def _largest_node(self) -> int:
+        return max(group.devices for group in self.outline.nodes)
+
+    @cached_property
+    def _stage_names(self) -> frozenset[str]:
+        return frozenset(stage.name for stage in self.outline.workflow.stages)
+
+
+def _by_stage(options: Mapping[str, Option]) -> dict[str, float]:
+    return {stage: seconds for option in options.values() for stage, seconds in option.seconds.items()}
+
+
+def node_of(outline: Outline) -> dict[DeviceId, int]:
+    """The node of every device of an outline, counted as its nodes are listed."""
+    sizes = [group.devices for group in outline.nodes for _ in range(group.count)]
+    return dict(enumerate(node for node, size in enumerate(sizes) for _ in range(size)))
+
+
+def _target(step: PlannedStep, scale: float) -> Target:
+    stages = {}
+    for name, option in step.options.items():
+        run = option.run
+        layout = Layout(run.tp, run.pp)
+        devices = step.devices[name]
+        stages[name] = StagePlan(name, layout, run.dp, devices, run.micro_batch, run.zero1, option.recomputes)
+    return Target(stages, step.seconds, ceil(scale * max(step.peak_bytes.values())), placed=True)
+
+
+def _on_grid(lengths: Lengths) -> Lengths:
+    """Rounded up on a grid of 1 %: most steps find what was asked before, and a plan that was found stays one that fits."""
+    mean, longest = (exp(ceil(log(max(tokens, 1.0)) / GRID) * GRID) for tokens in (lengths.mean, lengths.longest))
+    return Lengths(mean, longest)

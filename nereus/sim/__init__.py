@@ -1,0 +1,1 @@
+"""The simulated world behind the same ports: its own truth, in virtual time."""

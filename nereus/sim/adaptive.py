@@ -1,0 +1,259 @@
+"""A job under the real controller in a simulated world: the same Driver, core, planner and policy as `nereus run`.
+
+    start -> release -> step (truth's seconds) -> BoundaryReached -> facts in virtual time -> release -> ...
+                          | a device of the plan goes -> StepLost -> a plan from the intact units -> the step again
+                          | the job stops -> a restart from its last checkpoint, on what is there
+
+The core knows nothing of the simulation. It hears of the pool by notices, and of the world by the stage times of a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nereus.control.effects import Decision, TransitionRecord
+from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost
+from nereus.control.phases import Planning
+from nereus.control.report import StepReport
+from nereus.control.state import JobState
+from nereus.emu.plan import Plan, StagePlan
+from nereus.errors import NereusError
+from nereus.planner.outline_pricing import OutlinePricing
+from nereus.planner.pricing import Devices, Lengths
+from nereus.policy.proposal import propose
+from nereus.runtime.driver import Driver
+from nereus.runtime.ports import Ports
+from nereus.sim.described import config_of
+from nereus.sim.endpoints import Choose, SimPorts
+from nereus.sim.facts import Facts, Unwritten
+from nereus.sim.outcome import Cause, Ledger, Outcome, outcome
+from nereus.sim.pool import Pool
+from nereus.sim.scenario import Scenario, StepTruth
+from nereus.sim.timeline import Change, PoolEvent
+
+OVER_CAPACITY = 1.02
+"""Of a device's memory, what a step that ran out of it is taken to need: the allocation that failed says no more."""
+
+
+class Adaptive:
+    """One run of one scenario."""
+
+    def __init__(self, scenario: Scenario, name: str = "nereus", choose: Choose = propose) -> None:
+        self.ledger = Ledger()
+        self._scenario, self._name, self.choose = scenario, name, choose
+        self._facts = Facts()
+        self._pool = Pool(scenario.timeline)
+        self._step = self._saved = 0
+        self._step_s = 0.0
+        self._driver: Driver | None = None
+        self._ports: SimPorts | None = None
+        self._told = 0
+
+    def run(self) -> Outcome:
+        """The whole trace."""
+        scenario = self._scenario
+        while self._facts.now_s < scenario.duration_s and self._step < scenario.max_steps:
+            if self._driver is None:
+                self._start()
+            else:
+                self._run_step(self._driver)
+        self._keep_news()
+        duration = min(self._facts.now_s, scenario.duration_s)
+        return outcome(self._name, self.ledger, duration, scenario.price_per_device_hour)
+
+    # --- start and end of the job -------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Begin, or begin again: on the best plan for what is there, once there is one."""
+        scenario, began = self._scenario, self._facts.now_s
+        while (first := self._first_plan()) is None:
+            if not self._pass_pool_event(scenario.duration_s):
+                self._facts.now_s = scenario.duration_s
+                self.ledger.spend(began, scenario.duration_s, Cause.PAUSED, "no plan fits")
+                return
+        self.ledger.spend(began, self._facts.now_s, Cause.PAUSED, "no plan fits")
+        ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self.choose)
+        config = config_of(scenario.outline, scenario.models, scenario.states, first, scenario.policy)
+        state = JobState(config=config, step=self._step, links=scenario.links)
+        if self._driver_state is not None:
+            old = self._driver_state
+            state = replace(state, learnt=old.learnt, horizons=old.horizons, links=old.links)
+        self._driver = Driver(state, Ports(ports, ports, ports), Unwritten(), self._facts.clock)
+        self._ports, self._told = ports, 0
+        ports.starts_at_once = True
+        self._ask(JobStarted(devices=self._pool.usable))
+        ports.starts_at_once = False
+
+    _driver_state: JobState | None = None
+    """Of the controller before a restart: what it had learnt is saved with the job."""
+
+    def _first_plan(self) -> dict[str, StagePlan] | None:
+        scenario = self._scenario
+        pool = Devices(self._pool.usable, scenario.node_of)
+        if not pool.ids:
+            return None
+        known = self._driver_state.pricing if self._driver_state else None
+        pricing = known or OutlinePricing(outline=scenario.outline, models=scenario.models)
+        expected = scenario.curve.at(self._step + 1)
+        lengths = pricing.lengths(expected.mean, range(self._step + 1, self._step + 2))
+        for target in pricing.search(pool, lengths, 1):
+            ids = {name: tuple(pool.ids[at] for at in plan.devices) for name, plan in target.stages.items()}
+            return {name: replace(plan, devices=ids[name]) for name, plan in target.stages.items()}
+        return None
+
+    def _down(self, why: str) -> None:
+        """The job has stopped: what was done since its last checkpoint is done again."""
+        assert self._driver is not None
+        self._keep_news()
+        self._driver_state, self._driver, self._ports = self._driver.state, None, None
+        self._facts.clear()
+        self.ledger.undo(self._step - self._saved)
+        self._step = self._saved
+        began = self._facts.now_s
+        self._pass_time(began + self._scenario.restart_s)
+        self.ledger.spend(began, self._facts.now_s, Cause.RESTART, why)
+
+    def _learn_limit(self, plan: Plan, truth: StepTruth) -> None:
+        """An allocation failed: what the plan takes is known to be more than a device has."""
+        assert self._driver_state is not None
+        state, responses = self._driver_state, Lengths(truth.lengths.mean, truth.lengths.longest)
+        least = round(OVER_CAPACITY * self._scenario.capacity_bytes)
+        self._driver_state = replace(state, learnt=state.pricing.learn(plan, responses, {}, least))
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def _run_step(self, driver: Driver) -> None:
+        scenario, plan, began = self._scenario, driver.state.plan, self._facts.now_s
+        truth = scenario.step(plan, self._step + 1, began)
+        self._step_s = truth.seconds
+        end = began + truth.seconds
+        what = describe(plan)
+        while (event := self._next(end)) is not None:
+            lost = plan.devices.intersection(event.gone) if isinstance(event, PoolChanged) else ()
+            ending = {device: driver.state.endpoint_of[device] for device in lost if device in driver.state.endpoint_of}
+            driver.post(event)
+            if self._is_stopped or ending:
+                self.ledger.spend(began, self._facts.now_s, Cause.REDONE, what)
+                if not self._is_stopped:
+                    self._ask(StepLost(endpoint=ending[min(ending)], during="a step"))
+                else:
+                    self._down("the last copy of a model-stage was lost")
+                return
+        self._facts.now_s = end
+        if truth.peak_bytes > scenario.capacity_bytes:
+            self.ledger.spend(began, end, Cause.OUT_OF_MEMORY, what)
+            self._down("out of memory")
+            self._learn_limit(plan, truth)
+            return
+        self._step += 1
+        self.ledger.spend(began, end, Cause.STEPS, what)
+        self.ledger.steps.append((truth.seconds, truth.response_tokens))
+        self.ledger.device_s += truth.seconds * len(self._pool.there)
+        if self._step % scenario.checkpoint_steps == 0:
+            self._saved = self._step
+        self._ask(BoundaryReached(report=_report(self._step, truth, driver.state)))
+
+    def _ask(self, event: Event) -> None:
+        """Tell the controller, and wait for its release; time that passes goes into the transition."""
+        assert self._driver is not None
+        assert self._ports is not None
+        began = self._facts.now_s
+        self._ports.released = None
+        self._driver.post(event)
+        while self._ports.released is None and not self._is_stopped:
+            fact = self._next(float("inf"))
+            if fact is None:
+                raise NereusError(f"the loop waits in {type(self._driver.state.phase).__name__}, and nothing is on its way")
+            self._driver.post(fact)
+        waited = self._facts.now_s
+        self.ledger.device_s += (waited - began) * len(self._pool.there)
+        cause = Cause.RESTART if isinstance(event, JobStarted) else Cause.TRANSITION
+        self.ledger.spend(began, waited, cause, "state moves")
+        if self._is_stopped:
+            self._down(self._ports.stopped or "")
+
+    @property
+    def horizon_steps(self) -> float:
+        """H_x of the replan that is under way."""
+        phase = self._driver.state.phase if self._driver else None
+        return phase.horizon_steps if isinstance(phase, Planning) else 0.0
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the plan in force cannot go on."""
+        phase = self._driver.state.phase if self._driver else None
+        return isinstance(phase, Planning) and phase.is_urgent
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._ports is not None and self._ports.stopped is not None
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _next(self, until_s: float) -> Event | None:
+        """The next fact or news of the pool up to a time, and the clock with it."""
+        coming_s = self._pool.coming_s
+        fact = self._facts.next(min(until_s, coming_s))
+        if fact is not None or coming_s > until_s or coming_s == float("inf"):
+            return fact
+        self._facts.now_s = max(self._facts.now_s, coming_s)
+        return self._pool_changed(self._pool.take())
+
+    def _pool_changed(self, event: PoolEvent) -> PoolChanged:
+        if event.change is Change.ARRIVED:
+            return PoolChanged(step=self._step, arriving=event.devices, leaving={})
+        if event.change is Change.GONE:
+            return PoolChanged(step=self._step, arriving=(), leaving={}, gone=event.devices)
+        steps = int((event.gone_s - self._facts.now_s) / self._step_s) if self._step_s else 0
+        return PoolChanged(step=self._step, arriving=(), leaving=dict.fromkeys(event.devices, self._step + steps))
+
+    def _pass_pool_event(self, until_s: float) -> bool:
+        """Let time pass to the next change of the pool, with no job to tell; whether there was one."""
+        coming_s = self._pool.coming_s
+        if coming_s > until_s or coming_s == float("inf"):
+            return False
+        begin, self._facts.now_s = self._facts.now_s, max(self._facts.now_s, coming_s)
+        self.ledger.device_s += (self._facts.now_s - begin) * len(self._pool.there)
+        self._pool.take()
+        return True
+
+    def _pass_time(self, until_s: float) -> None:
+        while self._pass_pool_event(until_s):
+            pass
+        self.ledger.device_s += (until_s - self._facts.now_s) * len(self._pool.there)
+        self._facts.now_s = until_s
+
+    def _keep_news(self) -> None:
+        if self._driver is None:
+            return
+        for news in self._driver.news[self._told :]:
+            if isinstance(news, Decision):
+                self.ledger.decisions.append(news)
+            elif isinstance(news, TransitionRecord):
+                self.ledger.transitions.append(news)
+        self._told = len(self._driver.news)
+
+
+def describe(plan: Plan) -> str:
+    """A plan in one line."""
+    return "; ".join(f"{name} {stage.layout} dp{stage.dp}" for name, stage in plan.stages.items())
+
+
+def _report(step: int, truth: StepTruth, state: JobState) -> StepReport:
+    """What a framework tells of a step."""
+    return StepReport(
+        step=step,
+        reward=0.0,
+        response_tokens_mean=truth.lengths.mean,
+        response_tokens_max=round(truth.lengths.longest),
+        num_samples=truth.num_samples,
+        loss=0.0,
+        kl=0.0,
+        grad_norm=0.0,
+        updates=step,
+        stage_s=truth.stage_s,
+        step_s=truth.seconds,
+        late_s=0.0,
+        declared_s=0.0,
+        peak_bytes={state.endpoint_of[truth.fullest]: truth.peak_bytes},
+    )

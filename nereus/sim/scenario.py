@@ -1,0 +1,100 @@
+"""A scenario: the job, the pool over time, response lengths, drift, and the world in which it all happens.
+
+Outline, models, trace, lengths, drift, seed -> Scenario --plan, step, time--> StepTruth
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from nereus.emu.plan import DeviceId, Plan
+from nereus.layout.catalog import StateSpec
+from nereus.planner.outline_pricing import node_of
+from nereus.sim.condition import USUAL, Condition
+from nereus.sim.endpoints import Speeds
+from nereus.sim.responses import Lengths, ResponseCurve
+from nereus.sim.timeline import Timeline
+from nereus.sim.truth import Truth
+from nereus.spec.drift import Drift
+from nereus.spec.hf_config import HfModel
+from nereus.spec.outline import Outline
+from nereus.spec.policy import Policy
+from nereus.transition.estimate import LinkRates
+
+
+@dataclass(frozen=True, slots=True)
+class StepTruth:
+    """What one step on a plan comes to."""
+
+    seconds: float
+    stage_s: Mapping[str, float]
+    lengths: Lengths
+    num_samples: int
+    fullest: DeviceId
+    peak_bytes: int
+    """Of the fullest device; what is more than it has ends the step."""
+
+    @property
+    def response_tokens(self) -> float:
+        """Of all its samples."""
+        return self.num_samples * self.lengths.mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Everything that a run depends on beside its policy's name."""
+
+    outline: Outline
+    models: Mapping[str, HfModel]
+    states: Mapping[str, StateSpec]
+    timeline: Timeline
+    curve: ResponseCurve
+    truth: Truth
+    drift: Drift | None = None
+    policy: Policy = field(default_factory=lambda: Policy(adapt=True))
+    speeds: Speeds = field(default_factory=Speeds)
+    links: LinkRates = field(default_factory=LinkRates)
+    max_steps: int = 10**9
+    checkpoint_steps: int = 20
+    """Every so many steps the job saves a checkpoint, in the background: what was done since is lost with the last copy."""
+    restart_s: float = 240.0
+    """From the end of a job's processes until it runs again: scheduling, imports, engines, reading the checkpoint."""
+
+    @property
+    def duration_s(self) -> float:
+        """Of the trace."""
+        return self.timeline.duration_s
+
+    @cached_property
+    def node_of(self) -> dict[DeviceId, int]:
+        """The node of every device that the pool can have."""
+        return node_of(self.outline)
+
+    @property
+    def price_per_device_hour(self) -> float | None:
+        """Of the first node group; None where no price is given."""
+        return self.outline.nodes[0].price_per_hour
+
+    def step(self, plan: Plan, step: int, time_s: float) -> StepTruth:
+        """What a step on a plan really takes, if it begins at a time."""
+        lengths = self.curve.at(step)
+        condition = Condition.at(self.drift, time_s) if self.drift else USUAL
+        seconds, tasks_s = self.truth.realised(step, plan, lengths, condition)
+        names = (task.name for task in self.truth.step(plan, lengths, condition).composition.tasks)
+        peaks = self.truth.peak_bytes(plan, lengths)
+        fullest = max(peaks, key=lambda device: peaks[device])
+        return StepTruth(
+            seconds=seconds,
+            stage_s=dict(zip(names, tasks_s, strict=True)),
+            lengths=lengths,
+            num_samples=self.outline.workload.global_batch,
+            fullest=fullest,
+            peak_bytes=peaks[fullest],
+        )
+
+    @cached_property
+    def capacity_bytes(self) -> int:
+        """Memory of the smallest device of the pool."""
+        return min(group.memory_bytes for group in self.outline.nodes)
