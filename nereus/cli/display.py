@@ -11,7 +11,16 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from nereus.control.effects import Answered, Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord
+from nereus.control.effects import (
+    Answered,
+    CanaryRead,
+    Decision,
+    DevicesChanged,
+    Interrupted,
+    News,
+    Started,
+    TransitionRecord,
+)
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, spans
 from nereus.runtime.summary import Summary, plan_dict
@@ -58,8 +67,8 @@ class Display:
             self._last_pool = pool_line(event)
         elif isinstance(event, Decision):
             self._last_decision = decision_line(event)
-        elif isinstance(event, Answered):
-            self._last_decision = answered_line(event)
+        elif isinstance(event, Answered | CanaryRead):
+            self._last_decision = line(event)
         else:
             self._plan = event.plan
         if isinstance(event, TransitionRecord):
@@ -117,6 +126,8 @@ def line(event: News) -> str:
         return "\n".join([transition_line(event), *plan_lines(event.plan)])
     if isinstance(event, Answered):
         return answered_line(event)
+    if isinstance(event, CanaryRead):
+        return canary_line(event)
     if isinstance(event, Interrupted):
         return "\n".join([interrupted_line(event), *plan_lines(event.plan)])
     return "\n".join(plan_lines(event.plan))
@@ -125,6 +136,15 @@ def line(event: News) -> str:
 def answered_line(event: Answered) -> str:
     """What an operator's request came to."""
     return f"{event.verb} after step {event.step}: {event.reason}"
+
+
+def canary_line(event: CanaryRead) -> str:
+    """What a transition has saved."""
+    back = "; the plan before comes back" if event.returns else ""
+    return (
+        f"canary after step {event.step}: epoch {event.epoch} saves {event.realised_s:.2f} s a step, "
+        f"{event.predicted_s:.2f} s were predicted{back}"
+    )
 
 
 def interrupted_line(event: Interrupted) -> str:
@@ -201,6 +221,8 @@ def event_dict(event: News) -> dict[str, Any]:
         }
     if isinstance(event, Answered):
         return {"event": "answered", **asdict(event)}
+    if isinstance(event, CanaryRead):
+        return {"event": "canary", **asdict(event)}
     if isinstance(event, Interrupted):
         return {"event": "interrupted", **asdict(event), "plan": plan_dict(event.plan)}
     return {

@@ -28,7 +28,7 @@ from nereus.control.events import (
 from nereus.control.losing import asked_again, failed, lost, pool
 from nereus.control.mirror import mirror
 from nereus.control.moving import joining
-from nereus.control.operating import operate
+from nereus.control.operating import operate, read_canary
 from nereus.control.phases import (
     ALLOWED,
     Admitted,
@@ -88,7 +88,9 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
         case EndpointDied() | StepLost(), _:
             return lost(before, state, event, now_s)
         case BoundaryReached(), Steady() | Planning() | Admitted():
-            return boundary(state, now_s)
+            watched, told = read_canary(before, state, now_s)
+            after, effects = boundary(watched, now_s)
+            return after, (*told, *effects)
         case PlanReady(cycle=cycle), Planning(cycle=asked) if cycle == asked:
             return plan_ready(state, event, now_s)
         case OpFailed(op="propose"), Planning():

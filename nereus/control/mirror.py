@@ -42,7 +42,8 @@ def mirror(state: JobState, event: Event) -> JobState:
                 emus=_intact(state, {event.endpoint}),
             )
         case BoundaryReached():
-            return _learn(replace(state, step=event.report.step, report=event.report))
+            recent = (*state.recent_s, event.report.step_s)[-max(state.config.policy.canary_steps, 1) :]
+            return _learn(replace(state, step=event.report.step, report=event.report, recent_s=recent))
     return state
 
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from statistics import fmean
 
 from nereus.control.carrying import Carrying, Leg, Task
 from nereus.control.carrying import begin as begin_carrying
 from nereus.control.effects import Publish, ReleaseBoundary, RetireEndpoints, SpawnDevices, StopJob, TransitionRecord
 from nereus.control.events import DeviceReady
-from nereus.control.phases import Joining, Paused, Steady, Stopped, Transitioning
+from nereus.control.phases import Admitted, Joining, Paused, Steady, Stopped, Transitioning
 from nereus.control.programs import programs, weight_sync
 from nereus.control.script import targets
-from nereus.control.state import JobState, Result
+from nereus.control.state import Canary, JobState, Result
 from nereus.emu.plan import Plan, StagePlan
 from nereus.emu.unit import Emu
 from nereus.errors import LayoutError
@@ -23,6 +24,9 @@ from nereus.policy.proposal import transition_to
 from nereus.policy.triggers import Trigger
 from nereus.spec.plan import ScriptedTransition
 from nereus.transition.ops import Transition
+
+HOUR_S = 3600.0
+"""Seconds over which transitions are counted against the policy's limit."""
 
 
 def scripted(state: JobState, entry: ScriptedTransition, now_s: float) -> Result:
@@ -71,6 +75,14 @@ def begin(
     return replace(state, phase=phase, last_epoch=epoch), effects
 
 
+def begin_admitted(state: JobState, admitted: Admitted, now_s: float) -> Result:
+    """Leave for a plan that was admitted."""
+    after, effects = begin(state, admitted.changed, admitted.reason, admitted.l_tran_s, now_s, admitted.urgent)
+    if isinstance(after.phase, Transitioning):
+        after = replace(after, phase=replace(after.phase, saves_s=admitted.saves_s))
+    return after, effects
+
+
 def task_of(future: JobState, transition: Transition, before: tuple[Emu, ...]) -> Task:
     """What it takes to carry a transition out that leads to the plan and the units of `future`."""
     installed, keep = programs(future, (*transition.moving, *transition.held))
@@ -106,6 +118,8 @@ def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Res
         links=state.links if moving.l_tran_s is None else state.links.corrected(moving.l_tran_s, seconds),
         num_regroups=0,
         previous=state.plan.stages,
+        committed_s=_within_the_hour((*state.committed_s, carrying.began_s[-1])),
+        canary=_canary(state, moving, task.epoch),
     )
     record = TransitionRecord(
         step=state.step,
@@ -127,6 +141,18 @@ def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Res
     retire = (RetireEndpoints(endpoints=tuple(state.endpoint_of[d] for d in left)),) if left else ()
     after, go = let_go(after)
     return after, (Publish(news=record), *retire, *go)
+
+
+def _within_the_hour(times_s: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(at_s for at_s in times_s if times_s[-1] - at_s < HOUR_S)
+
+
+def _canary(state: JobState, moving: Transitioning, epoch: int) -> Canary | None:
+    """What is watched from now on: a transition that has to pay, if there are steps to compare with."""
+    steps = state.config.policy.canary_steps
+    if moving.saves_s is None or not steps or not state.recent_s:
+        return None
+    return Canary(epoch=epoch, predicted_s=moving.saves_s, before_s=fmean(state.recent_s[-steps:]))
 
 
 def let_go(state: JobState) -> Result:

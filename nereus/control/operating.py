@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import fmean
 
-from nereus.control.effects import Answered, Effect, Publish
+from nereus.control.effects import Answered, CanaryRead, Effect, Publish
 from nereus.control.events import OperatorAsked, ReplanRequested, Verb
 from nereus.control.intact import is_reversible
 from nereus.control.moving import begin, let_go
@@ -97,6 +98,28 @@ def _abort_transition(state: JobState, moving: Transitioning, event: OperatorAsk
     return after, (told, *effects)
 
 
+def read_canary(before: JobState, state: JobState, now_s: float) -> Result:
+    """A step more was run on a plan that is watched: at the end, what it saved, and the plan before if it saved nothing."""
+    policy, canary, report = state.config.policy, before.canary, state.report
+    if canary is None or report is None or canary.epoch != state.plan.epoch or not report.stage_s:
+        return state, ()
+    after_s = (*canary.after_s, report.step_s)
+    if len(after_s) < policy.canary_steps:
+        return replace(state, canary=replace(canary, after_s=after_s)), ()
+    realised = canary.before_s - fmean(after_s)
+    returns = policy.canary_return and realised <= 0
+    told = Publish(
+        news=CanaryRead(
+            step=state.step, epoch=canary.epoch, predicted_s=canary.predicted_s, realised_s=realised, returns=returns
+        )
+    )
+    done = replace(state, canary=None)
+    if not returns:
+        return done, (told,)
+    after, effects = _roll_back(done, OperatorAsked(command=f"canary of epoch {canary.epoch}", verb=Verb.ROLLBACK), now_s)
+    return after, (told, *effects)
+
+
 def _roll_back(state: JobState, event: OperatorAsked, now_s: float) -> Result:
     """A forced transition to the stage plans before those in force, at the next boundary."""
     phase = state.phase
@@ -117,7 +140,7 @@ def _roll_back(state: JobState, event: OperatorAsked, now_s: float) -> Result:
         usable=state.usable,
         request=ReplanRequested(command=event.command, dry_run=False, forced=True),
     )
-    verdict, changed = judged(state, asking, proposal, state.snapshot.l_step_s())
+    verdict, changed = judged(state, asking, proposal, state.snapshot.l_step_s(), now_s)
     told = Publish(news=decision(state, asking, proposal, changed, verdict))
     if not verdict.is_admitted:
         return state, (told, _answer(state, event, f"it cannot be carried out: {verdict.reason}", done=False))

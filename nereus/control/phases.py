@@ -74,6 +74,8 @@ class Admitted:
     """Predicted seconds of the transition."""
     urgent: tuple[Trigger, ...] = ()
     """Why it has to be; empty for one that only pays."""
+    saves_s: float | None = None
+    """Predicted saving per step of one that has to pay; None for others."""
     recovering: bool = False
     """Whether units are gone, so that the plan in force cannot go on."""
 
@@ -115,6 +117,8 @@ class Transitioning:
     """Devices that a script ends after it."""
     urgent: tuple[Trigger, ...] = ()
     """Why it has to be; empty for one that only pays, or that a script asks for."""
+    saves_s: float | None = None
+    """Predicted saving per step of one that has to pay; None for others."""
     regroup: Regroup | None = None
     """Set where it leads back to whole units instead of to a new plan."""
 

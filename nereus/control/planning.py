@@ -10,17 +10,21 @@ from dataclasses import replace
 
 from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, RequestPlan
 from nereus.control.events import PlanReady, ReplanRequested
-from nereus.control.moving import begin, let_go, scripted, stop
+from nereus.control.moving import HOUR_S, begin_admitted, let_go, scripted, stop
 from nereus.control.phases import Admitted, Paused, Planning, Steady
 from nereus.control.state import JobState, Result
 from nereus.emu.plan import StagePlan
-from nereus.policy.admission import Verdict, admit
+from nereus.policy.admission import Code, Verdict, admit
 from nereus.policy.horizon import Signal
 from nereus.policy.proposal import Proposal
-from nereus.policy.triggers import Observed, Reference, Trigger, triggers
+from nereus.policy.triggers import Deltas, Observed, Reference, Trigger, triggers
 
 OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
 """What triggers a replan that someone asked for: no signal has crossed."""
+
+EFFICIENCY_EVERY_STEPS = 6
+"""RL steps between two looks at the efficiencies: six new steps outweigh all before in their fit, which is no work for each
+step."""
 
 STALE = Trigger(Signal.POOL, urgent=False, reason="the pool or the units changed after the decision", crossed=False)
 """What triggers a replan whose predecessor was overtaken by events."""
@@ -35,6 +39,7 @@ def boundary(state: JobState, now_s: float) -> Result:
     if isinstance(state.phase, Admitted):
         return carry_out_admitted(state, state.phase, now_s)
     found = _triggers(state) if state.config.policy.adapt else ()
+    state = with_new_classes(state) if state.config.policy.adapt else state
     if isinstance(state.phase, Planning):
         if state.phase.is_urgent or not any(trigger.urgent for trigger in found):
             return _hold_or_go(state, state.phase)
@@ -54,7 +59,7 @@ def _held(state: JobState) -> Result:
 def carry_out_admitted(state: JobState, admitted: Admitted, now_s: float) -> Result:
     """The loop waits: leave for the admitted plan, if pool and units are still as in its snapshot, else look again."""
     if admitted.epoch == state.plan.epoch and admitted.usable == state.usable:
-        return begin(state, admitted.changed, admitted.reason, admitted.l_tran_s, now_s, admitted.urgent)
+        return begin_admitted(state, admitted, now_s)
     return _ask(replace(state, phase=Steady()), _triggers(state) or (STALE,), None, recovering=admitted.recovering)
 
 
@@ -97,8 +102,22 @@ def _triggers(state: JobState) -> tuple[Trigger, ...]:
         used=state.plan.devices,
         predicted_bytes=snapshot.peak_bytes(),
         usable_bytes=snapshot.pricing.usable_bytes,
+        efficiencies=_looked_at(state),
     )
-    return triggers(observed, state.reference, state.config.policy.delta_length)
+    policy = state.config.policy
+    return triggers(observed, state.reference, Deltas(policy.delta_length, policy.delta_compute, policy.delta_communication))
+
+
+def _looked_at(state: JobState) -> Mapping[str, float]:
+    """The efficiencies, at the steps at which they are looked at."""
+    return state.pricing.efficiencies() if state.step % EFFICIENCY_EVERY_STEPS == 0 else {}
+
+
+def with_new_classes(state: JobState) -> JobState:
+    """References of efficiencies that are seen for the first time; the others stay."""
+    if state.reference is None or not (found := _looked_at(state)):
+        return state
+    return replace(state, reference=replace(state.reference, efficiencies={**found, **state.reference.efficiencies}))
 
 
 def replan(
@@ -120,7 +139,7 @@ def replan(
     planning = Planning(
         cycle=cycle,
         triggers=found,
-        horizon_steps=horizons.steps(trigger.signal for trigger in found),
+        horizon_steps=_capped(state, horizons.steps(trigger.signal for trigger in found)),
         usable=state.usable,
         request=request,
         holding=holding,
@@ -136,18 +155,28 @@ def replan(
     return after, (request_for(after),)
 
 
+def _capped(state: JobState, horizon_steps: float) -> float:
+    """H_x, or what is left of the job: nothing pays after its last step."""
+    total = state.config.num_steps
+    return horizon_steps if total is None else min(horizon_steps, float(max(total - state.step, 0)))
+
+
 def request_for(state: JobState) -> RequestPlan:
     """What the planner is asked for."""
     planning = state.phase
     assert isinstance(planning, Planning)
-    snapshot = replace(state.snapshot, is_bound=not planning.recovering)
+    # Pins are for what only pays: a plan that cannot go on has to be left.
+    free = planning.is_urgent or planning.recovering
+    pins = frozenset() if free else frozenset(state.config.policy.pins)
+    snapshot = replace(state.snapshot, is_bound=not planning.recovering, pins=pins)
     return RequestPlan(cycle=planning.cycle, snapshot=snapshot, top=state.config.policy.top)
 
 
 def _reference(state: JobState, response_tokens: float) -> Reference:
     """What drift is measured from, from now on."""
     snapshot = state.snapshot
-    return Reference(response_tokens, frozenset(state.usable), snapshot.peak_bytes() > snapshot.pricing.usable_bytes)
+    short = snapshot.peak_bytes() > snapshot.pricing.usable_bytes
+    return Reference(response_tokens, frozenset(state.usable), short, snapshot.pricing.efficiencies())
 
 
 def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
@@ -158,7 +187,7 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
         return replan(state, planning.triggers, planning.request, holding=True, recovering=planning.recovering)
     news: list[Effect] = []
     for proposal in event.proposals:
-        verdict, changed = judged(state, planning, proposal, event.current_l_step_s)
+        verdict, changed = judged(state, planning, proposal, event.current_l_step_s, now_s)
         news.append(Publish(news=decision(state, planning, proposal, changed, verdict)))
         if verdict.is_admitted and not (planning.request and planning.request.dry_run):
             admitted = Admitted(
@@ -169,13 +198,14 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 changed=changed,
                 l_tran_s=proposal.l_tran_s,
                 urgent=planning.triggers if planning.is_urgent else (),
+                saves_s=verdict.delta_l_s if verdict.code is Code.ADMITTED else None,
                 recovering=planning.recovering,
             )
             after = replace(state, phase=admitted)
             if planning.holding and state.pausing and not planning.is_urgent:
                 return replace(state, phase=Paused(admitted=admitted)), tuple(news)
             if planning.holding:
-                after, effects = begin(after, changed, admitted.reason, admitted.l_tran_s, now_s, admitted.urgent)
+                after, effects = begin_admitted(after, admitted, now_s)
                 news.extend(effects)
             return after, tuple(news)
     after, effects = no_plan(state, "no plan fits what is left")
@@ -192,14 +222,14 @@ def no_plan(state: JobState, why: str) -> Result:
 
 
 def judged(
-    state: JobState, planning: Planning, proposal: Proposal, current_s: float
+    state: JobState, planning: Planning, proposal: Proposal, current_s: float, now_s: float
 ) -> tuple[Verdict, dict[str, StagePlan]]:
     """The verdict on a proposal, and the stage plans that it changes."""
     changed = {name: plan for name, plan in proposal.stages.items() if plan != state.plan.stages.get(name)}
-    return _verdict(state, planning, proposal, current_s), changed
+    return _verdict(state, planning, proposal, current_s, now_s), changed
 
 
-def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float) -> Verdict:
+def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float, now_s: float) -> Verdict:
     gamma = state.config.policy.gamma
     if proposal.infeasible is not None:
         code, reason = proposal.infeasible
@@ -213,6 +243,8 @@ def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s:
         urgent=planning.is_urgent,
         forced=planning.request is not None and planning.request.forced,
         gamma=gamma,
+        num_within_hour=sum(now_s - at_s < HOUR_S for at_s in state.committed_s),
+        max_per_hour=state.config.policy.max_transitions_per_hour,
     )
 
 

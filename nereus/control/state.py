@@ -42,8 +42,23 @@ class JobConfig:
     node_of: Mapping[DeviceId, int]
     prior: Pricing
     """What a plan costs, as far as it is known before the job runs."""
+    num_steps: int | None = None
+    """RL steps of the job, where it has an end: nothing can pay after it."""
     script: Mapping[int, ScriptedTransition] = field(default_factory=dict)
     """Transitions that the job declares, by the step after which they come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A transition whose saving is being watched."""
+
+    epoch: int
+    predicted_s: float
+    """Seconds per step that it was to save."""
+    before_s: float
+    """Mean seconds of the steps before it."""
+    after_s: tuple[float, ...] = ()
+    """Seconds of the steps since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +90,12 @@ class JobState:
     """Replans so far."""
     request: ReplanRequested | None = None
     """An operator's request that came at a bad moment, for the next boundary."""
+    committed_s: tuple[float, ...] = ()
+    """When the transitions of the last hour were committed."""
+    recent_s: tuple[float, ...] = ()
+    """Seconds of the last steps, as many as a canary looks at."""
+    canary: Canary | None = None
+    """The transition whose saving is being watched."""
     pausing: bool = False
     """Whether an operator wants the loop to be held at its boundaries."""
     boundary_due: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nereus.control.effects import Decision, Interrupted, News, Started, TransitionRecord
+from nereus.control.effects import CanaryRead, Decision, Interrupted, News, Started, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
 
@@ -31,6 +31,8 @@ class Summary:
     """step, primitives, bytes_moved, seconds, digest_equal, and what else was measured."""
     interrupted: list[dict[str, Any]]
     """Transitions that ended before their commit: step, epoch, reason, end."""
+    canaries: list[dict[str, Any]]
+    """What watched transitions have saved: step, epoch, predicted_s, realised_s, returns."""
     rejected: list[dict[str, Any]]
     """Candidates that were not carried out: reason, delta_l_s, l_tran_s, horizon_steps."""
     samples_seen: int
@@ -64,6 +66,7 @@ def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Cal
             for e in events
             if isinstance(e, Interrupted)
         ],
+        canaries=[asdict(e) for e in events if isinstance(e, CanaryRead)],
         rejected=[_rejected(d) for d in events if isinstance(d, Decision) and not d.verdict.is_admitted],
         samples_seen=samples.seen,
         samples_repeated=samples.repeated,

@@ -125,6 +125,7 @@ def adaptive_job(**policy: Any) -> Job:
     """A small job whose plan may change by itself; all of its stages are on the first four of eight devices."""
     return small_job(
         absent=(),
+        steps=1000,
         policy={"adapt": True, **policy},
         plan={
             ACTOR_GENERATION: choice(1, 1, 4, "0-3", micro_batch=4),
