@@ -20,6 +20,7 @@ from nereus.control.effects import (
     News,
     Started,
     TransitionRecord,
+    Waited,
 )
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, spans
@@ -67,7 +68,7 @@ class Display:
             self._last_pool = pool_line(event)
         elif isinstance(event, Decision):
             self._last_decision = decision_line(event)
-        elif isinstance(event, Answered | CanaryRead):
+        elif isinstance(event, Answered | CanaryRead | Waited):
             self._last_decision = line(event)
         else:
             self._plan = event.plan
@@ -128,6 +129,8 @@ def line(event: News) -> str:
         return answered_line(event)
     if isinstance(event, CanaryRead):
         return canary_line(event)
+    if isinstance(event, Waited):
+        return f"waited {event.seconds:.1f} s after step {event.step}: no plan did fit until devices came"
     if isinstance(event, Interrupted):
         return "\n".join([interrupted_line(event), *plan_lines(event.plan)])
     return "\n".join(plan_lines(event.plan))
@@ -223,6 +226,8 @@ def event_dict(event: News) -> dict[str, Any]:
         return {"event": "answered", **asdict(event)}
     if isinstance(event, CanaryRead):
         return {"event": "canary", **asdict(event)}
+    if isinstance(event, Waited):
+        return {"event": "waited", **asdict(event)}
     if isinstance(event, Interrupted):
         return {"event": "interrupted", **asdict(event), "plan": plan_dict(event.plan)}
     return {

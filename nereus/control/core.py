@@ -42,8 +42,9 @@ from nereus.control.phases import (
     Steady,
     Stopped,
     Transitioning,
+    Waiting,
 )
-from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan
+from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan, wait
 from nereus.control.regrouping import settling, transitioning
 from nereus.control.starting import starting
 from nereus.control.state import JobState, Result
@@ -84,7 +85,7 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
         case JobStarted(), _:
             return state, asked_again(state)
         case DeviceFailed(), _:
-            return failed(state, event)
+            return failed(state, event, now_s)
         case EndpointDied() | StepLost(), _:
             return lost(before, state, event, now_s)
         case BoundaryReached(), Steady() | Planning() | Admitted():
@@ -94,7 +95,11 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
         case PlanReady(cycle=cycle), Planning(cycle=asked) if cycle == asked:
             return plan_ready(state, event, now_s)
         case OpFailed(op="propose"), Planning():
-            return no_plan(state, f"the planner failed: {event.error}")
+            return no_plan(state, f"the planner failed: {event.error}", now_s)
+        case BoundaryReached(), Waiting():
+            return replace(state, phase=replace(state.phase, holding=True)), ()
+        case DeviceReady(), Waiting():
+            return wait(state)
         case ReplanRequested(), Steady():
             return replan(state, (OPERATOR,), event)
         case ReplanRequested(), Paused(admitted=None):

@@ -162,6 +162,14 @@ class CanaryRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """The loop has waited for devices, since no plan did fit."""
+
+    step: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
     """What an operator's request comes to."""
 
@@ -194,7 +202,7 @@ class DevicesChanged:
     """Of these, those on notice, and the step after which they are gone."""
 
 
-News = Started | DevicesChanged | StepReport | Decision | TransitionRecord | Interrupted | Answered | CanaryRead
+News = Started | DevicesChanged | StepReport | Decision | TransitionRecord | Interrupted | Answered | CanaryRead | Waited
 """What is told to whoever watches, in order."""
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from nereus.control.effects import Effect, ReleaseBoundary, RetireEndpoints, SpawnDevices
 from nereus.control.events import DeviceFailed, EndpointDied, PoolChanged, StepLost
 from nereus.control.moving import stop
-from nereus.control.phases import Admitted, Joining, Paused, Planning, Settling, Starting, Transitioning
-from nereus.control.planning import carry_out_admitted, replan
+from nereus.control.phases import Admitted, Joining, Paused, Planning, Settling, Starting, Transitioning, Waiting
+from nereus.control.planning import carry_out_admitted, give_up, replan
 from nereus.control.regrouping import interrupt, settling
 from nereus.control.state import JobState, Result
 from nereus.layout.catalog import EndpointId
@@ -31,6 +31,8 @@ def pool(before: JobState, state: JobState, event: PoolChanged, now_s: float) ->
         after, more = _interrupted(state, reason, gone, now_s)
     elif hit:
         after, more = _recover(state, reason, hit, holding=False)
+    elif isinstance(state.phase, Waiting) and not state.starting:
+        after, more = give_up(state, "the devices that were on their way are gone", now_s)
     else:
         return state, tuple(effects)
     return after, (*effects, *more)
@@ -45,11 +47,15 @@ def lost(before: JobState, state: JobState, event: EndpointDied | StepLost, now_
     return _answer(before, state, event, hit, now_s)
 
 
-def failed(state: JobState, event: DeviceFailed) -> Result:
+def failed(state: JobState, event: DeviceFailed, now_s: float) -> Result:
     """A device that was to come has not come: the pool is what it was, unless a script waits for it."""
     if isinstance(state.phase, Joining) and event.device in state.phase.devices:
         return stop(state, f"device {event.device}, which the job file lets join, did not start: {event.reason}")
-    return state, (RetireEndpoints(endpoints=(event.endpoint,)),)
+    retire = RetireEndpoints(endpoints=(event.endpoint,))
+    if isinstance(state.phase, Waiting) and not state.starting:
+        after, effects = give_up(state, f"device {event.device} did not start: {event.reason}", now_s)
+        return after, (retire, *effects)
+    return state, (retire,)
 
 
 def _answer(before: JobState, state: JobState, event: EndpointDied | StepLost, hit: list[str], now_s: float) -> Result:
@@ -65,7 +71,7 @@ def _answer(before: JobState, state: JobState, event: EndpointDied | StepLost, h
         return _recover(state, reason, hit, holding=waits)
     if not waits:
         return state, ()
-    if isinstance(state.phase, Planning):
+    if isinstance(state.phase, Planning | Waiting):
         return replace(state, phase=replace(state.phase, holding=True)), ()
     if isinstance(state.phase, Admitted):
         return carry_out_admitted(state, state.phase, now_s)
@@ -84,7 +90,9 @@ def _recover(state: JobState, reason: str, hit: list[str], *, holding: bool) -> 
         return stop(state, f"{reason}; {why}; run the job again, and look for what ended the process")
     # The loop waits while a script's devices start, and while the last loss is planned for.
     waits = (
-        holding or isinstance(state.phase, Joining | Paused) or (isinstance(state.phase, Planning) and state.phase.holding)
+        holding
+        or isinstance(state.phase, Joining | Paused)
+        or (isinstance(state.phase, Planning | Waiting) and state.phase.holding)
     )
     return replan(state, (Trigger(Signal.POOL, True, reason),), None, holding=waits, recovering=True)
 
@@ -100,5 +108,5 @@ def _interrupted(state: JobState, reason: str, gone: tuple[EndpointId, ...], now
 def asked_again(state: JobState) -> tuple[Effect, ...]:
     """The loop asks a second time, after a restart: it is released unless state is on the move, which ends in a release."""
     held = isinstance(state.phase, Planning) and state.phase.holding
-    waits = held or isinstance(state.phase, Starting | Joining | Transitioning | Settling | Paused)
+    waits = held or isinstance(state.phase, Starting | Joining | Transitioning | Settling | Paused | Waiting)
     return () if waits else (ReleaseBoundary(release=state.release),)

@@ -151,13 +151,23 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """No plan fits what is left, and devices are on their way: the loop waits for one that does."""
+
+    triggers: tuple[Trigger, ...]
+    holding: bool
+    """Whether the loop waits already; if not, it will, since units that it uses are gone."""
+    recovering: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """The job cannot go on."""
 
     reason: str
 
 
-Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Settling | Paused | Stopped
+Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Settling | Paused | Waiting | Stopped
 
 ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
     Idle: {Starting: "the job has started"},
@@ -177,6 +187,7 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Transitioning: "a proposal was admitted while the loop waited",
         Steady: "no proposal was admitted, or an operator aborted",
         Paused: "the answer is there, and an operator holds the loop",
+        Waiting: "no plan fits, and devices are on their way",
         Stopped: "the last copy of a model-stage is gone",
     },
     Admitted: {
@@ -211,6 +222,12 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Joining: "let go, and a scripted transition needs devices",
         Transitioning: "let go, and what was admitted or scripted is due",
         Stopped: "the last copy of a model-stage is gone",
+    },
+    Waiting: {
+        Planning: "a device is ready, or units are gone",
+        Steady: "no device is on its way any more",
+        Paused: "no device is on its way any more, and an operator holds the loop",
+        Stopped: "no device is on its way any more, or the last copy of a model-stage is gone",
     },
     Stopped: {},
 }

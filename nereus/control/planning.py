@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, RequestPlan
+from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, RequestPlan, Waited
 from nereus.control.events import PlanReady, ReplanRequested
 from nereus.control.moving import HOUR_S, begin_admitted, let_go, scripted, stop
-from nereus.control.phases import Admitted, Paused, Planning, Steady
+from nereus.control.phases import Admitted, Paused, Planning, Steady, Waiting
 from nereus.control.state import JobState, Result
 from nereus.emu.plan import StagePlan
 from nereus.policy.admission import Code, Verdict, admit
@@ -201,6 +201,8 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 saves_s=verdict.delta_l_s if verdict.code is Code.ADMITTED else None,
                 recovering=planning.recovering,
             )
+            state, told = waited(state, now_s)
+            news.extend(told)
             after = replace(state, phase=admitted)
             if planning.holding and state.pausing and not planning.is_urgent:
                 return replace(state, phase=Paused(admitted=admitted)), tuple(news)
@@ -208,17 +210,52 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 after, effects = begin_admitted(after, admitted, now_s)
                 news.extend(effects)
             return after, tuple(news)
-    after, effects = no_plan(state, "no plan fits what is left")
+    after, effects = no_plan(state, "no plan fits what is left", now_s)
     return after, (*news, *effects)
 
 
-def no_plan(state: JobState, why: str) -> Result:
-    """Nothing was admitted: keep the plan in force, or stop where it cannot go on."""
+def no_plan(state: JobState, why: str, now_s: float) -> Result:
+    """Nothing was admitted: keep the plan in force. Where it cannot go on, wait for what is on its way, or stop."""
     planning = state.phase
     assert isinstance(planning, Planning)
-    if planning.recovering:
-        return stop(state, f"{planning.triggers[0].reason}; {why}; run the job again with more devices or memory")
-    return let_go(state) if planning.holding else (replace(state, phase=Steady()), ())
+    must = planning.recovering or (planning.holding and planning.is_urgent)
+    if must and (state.starting or state.config.pool_is_live):
+        waiting = Waiting(triggers=planning.triggers, holding=planning.holding, recovering=planning.recovering)
+        since_s = now_s if state.waiting_since_s is None else state.waiting_since_s
+        return replace(state, phase=waiting, waiting_since_s=since_s), ()
+    return _given_up(state, planning, why, now_s)
+
+
+def wait(state: JobState) -> Result:
+    """A device has come while the loop waits for a plan that fits: ask again."""
+    waiting = state.phase
+    assert isinstance(waiting, Waiting)
+    return replan(state, waiting.triggers, None, holding=waiting.holding, recovering=waiting.recovering)
+
+
+def give_up(state: JobState, why: str, now_s: float) -> Result:
+    """What the loop waits for does not come, unless the pool brings something else."""
+    waiting = state.phase
+    assert isinstance(waiting, Waiting)
+    return (state, ()) if state.config.pool_is_live else _given_up(state, waiting, why, now_s)
+
+
+def _given_up(state: JobState, phase: Planning | Waiting, why: str, now_s: float) -> Result:
+    """No plan fits, and none will: go on as it is, or stop where units are gone."""
+    state, told = waited(state, now_s)
+    if phase.recovering:
+        after, effects = stop(state, f"{phase.triggers[0].reason}; {why}; run the job again with more devices or memory")
+        return after, (*told, *effects)
+    after, go = let_go(state) if phase.holding else (replace(state, phase=Steady()), ())
+    return after, (*told, *go)
+
+
+def waited(state: JobState, now_s: float) -> Result:
+    """The wait for a plan that fits is over: how long it was."""
+    if state.waiting_since_s is None:
+        return state, ()
+    told = Publish(news=Waited(step=state.step, seconds=now_s - state.waiting_since_s))
+    return replace(state, waiting_since_s=None), (told,)
 
 
 def judged(

@@ -44,6 +44,8 @@ class JobConfig:
     """What a plan costs, as far as it is known before the job runs."""
     num_steps: int | None = None
     """RL steps of the job, where it has an end: nothing can pay after it."""
+    pool_is_live: bool = False
+    """Whether devices may come while the loop is held. Not in emulation, where the pool follows completed steps."""
     script: Mapping[int, ScriptedTransition] = field(default_factory=dict)
     """Transitions that the job declares, by the step after which they come."""
 
@@ -96,6 +98,8 @@ class JobState:
     """Seconds of the last steps, as many as a canary looks at."""
     canary: Canary | None = None
     """The transition whose saving is being watched."""
+    waiting_since_s: float | None = None
+    """When the loop began to wait for a plan that fits."""
     pausing: bool = False
     """Whether an operator wants the loop to be held at its boundaries."""
     boundary_due: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nereus.control.effects import CanaryRead, Decision, Interrupted, News, Started, TransitionRecord
+from nereus.control.effects import CanaryRead, Decision, Interrupted, News, Started, TransitionRecord, Waited
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
 
@@ -33,6 +33,8 @@ class Summary:
     """Transitions that ended before their commit: step, epoch, reason, end."""
     canaries: list[dict[str, Any]]
     """What watched transitions have saved: step, epoch, predicted_s, realised_s, returns."""
+    waited_s: float
+    """Seconds in which the loop waited for devices, since no plan did fit."""
     rejected: list[dict[str, Any]]
     """Candidates that were not carried out: reason, delta_l_s, l_tran_s, horizon_steps."""
     samples_seen: int
@@ -67,6 +69,7 @@ def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Cal
             if isinstance(e, Interrupted)
         ],
         canaries=[asdict(e) for e in events if isinstance(e, CanaryRead)],
+        waited_s=sum(e.seconds for e in events if isinstance(e, Waited)),
         rejected=[_rejected(d) for d in events if isinstance(d, Decision) and not d.verdict.is_admitted],
         samples_seen=samples.seen,
         samples_repeated=samples.repeated,

@@ -43,7 +43,7 @@ from nereus.control.events import (
     StepLost,
     Verb,
 )
-from nereus.control.phases import Admitted, Idle, Planning, Settling, Starting, Steady, Stopped, Transitioning
+from nereus.control.phases import Admitted, Idle, Planning, Settling, Starting, Steady, Stopped, Transitioning, Waiting
 from nereus.control.resume import pending
 from nereus.control.state import JobState
 from nereus.policy.admission import Code
@@ -319,7 +319,7 @@ class Controller(RuleBasedStateMachine):
     def phase_that_waits_is_waited_for(self) -> None:
         """Whoever waits has something on its way: a fact, an answer of the planner, or the loop's next boundary."""
         state = self.core.state
-        if isinstance(state.phase, Transitioning | Settling):
+        if isinstance(state.phase, Transitioning | Settling | Waiting):
             assert self.core.pending
         if isinstance(state.phase, Steady) and self.loop_waits:
             raise AssertionError("the loop waits, and nobody will release it")
