@@ -53,6 +53,8 @@ THOROUGH = (
     "runtime/test_first_light.py",
     "runtime/test_journal.py",
     "runtime/test_replay.py",
+    "sim/test_outcome.py",
+    "sim/test_report.py",
     "sim/test_published_figures.py",
     "api/",
     "cli/",

@@ -144,6 +144,45 @@ def plan(
 
 
 @app.command()
+def simulate(
+    outline: Annotated[Path, typer.Argument(help="The outline of a job on accelerators.", metavar="OUTLINE")],
+    availability: Annotated[Path, typer.Option(help="A CSV of the devices available over time.")],
+    lengths: Annotated[
+        Path | None, typer.Option(help="A CSV of response lengths.", show_default="the outline's mean")
+    ] = None,
+    drift: Annotated[Path | None, typer.Option(help="A CSV of how slow devices and links are over time.")] = None,
+    policy: Annotated[
+        str, typer.Option(help="Who chooses plans; several, such as nereus,restart, are compared.")
+    ] = "nereus",
+    gamma: Annotated[float, typer.Option(help="Confidence margin of the payback rule, 0 to 1.")] = 0.5,
+    seed: Annotated[int, typer.Option(min=0, help="Which simulated world.")] = 0,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="At most so many RL steps.", show_default="the whole trace")
+    ] = None,
+    notice: Annotated[float, typer.Option(help="Seconds between the notice that a device leaves and its end.")] = 120.0,
+    html: Annotated[Path | None, typer.Option(help="Write a report to look at.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, on the last line.")] = False,
+) -> None:
+    """What a job would come to on a pool that changes, in virtual time: throughput, time lost, decisions, money."""
+    from nereus.cli.simulate import Asked
+    from nereus.cli.simulate import simulate as simulate_outline
+
+    asked = Asked(
+        availability=availability,
+        lengths=lengths,
+        drift=drift,
+        policy=policy,
+        gamma=gamma,
+        seed=seed,
+        steps=steps,
+        notice_s=notice,
+        html=html,
+        as_json=as_json,
+    )
+    simulate_outline(outline, asked)
+
+
+@app.command()
 def transition(
     job: Annotated[Path, typer.Argument(help="A job file, or the config.json of a model.", metavar="JOB")],
     before: Annotated[Path, typer.Option("--from", help="The plan file that it starts from.")],

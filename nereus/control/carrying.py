@@ -182,12 +182,20 @@ def _ops(carrying: Carrying) -> tuple[Op, ...]:
 
 
 def _start_ready(carrying: Carrying) -> Step:
-    """Start every operation whose predecessors have completed on all their members, in submission order."""
-    ready = [
-        op
-        for op in _ops(carrying)
-        if op.id not in carrying.done and op.id not in carrying.running and set(op.after) <= carrying.done
-    ]
+    """Start every operation whose predecessors have completed on all their members, in the order of dispatch.
+
+    No endpoint gets one before those ahead of it, although it may be ready: its lane would be taken when a longer chain
+    needs it. All lanes follow one order, so none waits for another in a circle.
+    """
+    ready: list[Op] = []
+    taken: set[EndpointId] = set()
+    for op in _ops(carrying):
+        if op.id in carrying.done or op.id in carrying.running:
+            continue
+        if set(op.after) <= carrying.done and taken.isdisjoint(op.members):
+            ready.append(op)
+        else:
+            taken.update(op.members)
     running = {**carrying.running, **{op.id: frozenset(op.members) for op in ready}}
     return replace(carrying, running=running), tuple(RunOp(op=op) for op in ready)
 

@@ -134,7 +134,10 @@ class JobState:
     @property
     def mean_tokens(self) -> float:
         """Mean response of the last step; before the first one, what the job expects of it."""
-        return self.report.response_tokens_mean if self.report else self.config.prior.lengths(0.0, range(1, 2)).longest
+        if self.report is not None:
+            return self.report.response_tokens_mean
+        expected = self.config.prior.lengths(0.0, range(1, 2))
+        return expected.mean or expected.longest
 
     @property
     def snapshot(self) -> Snapshot:

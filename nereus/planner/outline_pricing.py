@@ -32,8 +32,9 @@ UNMEASURED_SCALE = 1.1
 """Of peaks before one was measured: a tenth more than counted, which is how far counts are off for a kind that is new
 (docs/benchmarks.md, memory error of the cost model)."""
 
-SCALE_WEIGHT = 0.05
-"""Weight of a peak that was lower than the ones before: twenty steps halfway back."""
+SCALE_WEIGHT = 0.005
+"""Weight of a peak that was lower than the ones before: 140 steps halfway back. Faster, and a job would go back and forth
+between a plan that is fuller than counted and one that is not."""
 
 GRID = 0.01
 """Of the logs of lengths: a tenth of the headroom in the part of memory that grows with them."""

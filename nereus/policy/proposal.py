@@ -18,10 +18,11 @@ from nereus.planner.pricing import Devices, Lengths, Pricing, Target
 from nereus.planner.seats import settled
 from nereus.policy.admission import Code
 from nereus.transition.arrange import arrange
-from nereus.transition.dag import transition_dag
+from nereus.transition.dag import Change
 from nereus.transition.estimate import LinkRates, transition_seconds
-from nereus.transition.feasibility import MemoryCheck, fitted
+from nereus.transition.feasibility import MemoryCheck
 from nereus.transition.ops import Transition
+from nereus.transition.planning import planned
 from nereus.transition.residency import most_resident
 from nereus.transition.traffic import new_groups
 
@@ -138,7 +139,7 @@ def proposal_of(snapshot: Snapshot, placed: Mapping[str, StagePlan], l_step_s: f
         transition, memory = transition_to(snapshot, changed, snapshot.plan.epoch + 1)
     except LayoutError as error:
         return proposal((Code.INFEASIBLE_ORDER, str(error)), 0.0, 0, None)
-    seconds = transition_seconds(transition, new_groups(transition), snapshot.links)
+    seconds = transition_seconds(transition, new_groups(transition), snapshot.links, snapshot.endpoint_nodes)
     reason = (Code.INFEASIBLE_MEMORY, str(memory.violation)) if memory.violation else None
     return proposal(reason, seconds, max(memory.peak_bytes.values(), default=0), transition)
 
@@ -146,20 +147,20 @@ def proposal_of(snapshot: Snapshot, placed: Mapping[str, StagePlan], l_step_s: f
 def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: int) -> tuple[Transition, MemoryCheck]:
     """The transition DAG from the units of the snapshot to these stage plans, and whether it fits.
 
-    What does not fit at once is streamed. Raises LayoutError if there is no order.
+    What does not fit at once is put in another order, or streamed. Raises LayoutError if there is no order.
     """
-    current = {stage: snapshot.emus[stage] for stage in changed}
-    transition = transition_dag(
-        current,
-        changed,
-        snapshot.states,
-        snapshot.endpoint_of,
-        epoch,
-        snapshot.endpoint_nodes,
+    change = Change(
+        current={stage: snapshot.emus[stage] for stage in changed},
+        targets=changed,
+        states=snapshot.states,
+        endpoint_of=snapshot.endpoint_of,
+        epoch=epoch,
+        node_of=snapshot.endpoint_nodes,
+        exclusive=lambda a, b: False,
         bucket_bytes=snapshot.bucket_bytes,
     )
     standing = [emu for emus in snapshot.emus.values() for emu in emus]
-    return fitted(transition, standing, snapshot.states, snapshot.pricing.usable_bytes)
+    return planned(change, standing, snapshot.pricing.usable_bytes, snapshot.links)
 
 
 def place(snapshot: Snapshot, plan: StagePlan, seats: Sequence[DeviceId] | None = None) -> StagePlan:

@@ -47,6 +47,7 @@ def links_of(outline: Outline) -> LinkRates:
     rates = [ACCELERATORS[group.kind] for group in outline.nodes]
     return LinkRates(
         wire_bytes_s=EXPECTED * min(kind.network_bytes_s for kind in rates),
+        near_bytes_s=EXPECTED * min(kind.node_bytes_s for kind in rates),
         copy_bytes_s=EXPECTED * min(kind.memory_bytes_s for kind in rates) / 2,
         op_s=OP_S,
         bucket_s=OP_S,

@@ -74,7 +74,7 @@ class PerComponent:
             return None
         if memory.violation is not None:
             return None
-        return transition_seconds(transition, new_groups(transition), snapshot.links)
+        return transition_seconds(transition, new_groups(transition), snapshot.links, snapshot.endpoint_nodes)
 
     def _joined(self, snapshot: Snapshot, best: Proposal, paying: dict[str, StagePlan]) -> Proposal | None:
         """What pays, together: if it can be carried out and fits. The whole step is not asked."""

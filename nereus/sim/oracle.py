@@ -42,6 +42,8 @@ class Reached:
     tokens: float
     plan: Plan | None
     moved_s: float = 0.0
+    ended_s: float = float("inf")
+    """When the last step that was wanted was done."""
 
 
 def stretches(scenario: Scenario) -> tuple[Stretch, ...]:
@@ -67,8 +69,9 @@ def oracle(scenario: Scenario) -> Outcome:
         lengths = scenario.curve.at(int(furthest) + 1)
         plans = list(sweep.plans(stretch.usable, lengths)[:PLANS])
         reached = advance(scenario, stretch, reached, plans)
-    best = max(reached, key=lambda one: one.steps)
-    return _outcome(scenario, best)
+        if max(one.steps for one in reached) >= scenario.max_steps:
+            break
+    return _outcome(scenario, min(reached, key=_rank))
 
 
 def advance(scenario: Scenario, stretch: Stretch, reached: Sequence[Reached], plans: Sequence[Plan]) -> list[Reached]:
@@ -79,11 +82,14 @@ def advance(scenario: Scenario, stretch: Stretch, reached: Sequence[Reached], pl
         for plan in [*kept, *plans]:
             after = _run(scenario, stretch, before, plan)
             key = str(sorted((name, str(stage), stage.devices) for name, stage in plan.stages.items()))
-            if key not in found or after.steps > found[key].steps:
+            if key not in found or _rank(after) < _rank(found[key]):
                 found[key] = after
-    if not found:
-        return [max(reached, key=lambda one: one.steps)]
-    return sorted(found.values(), key=lambda one: -one.steps)[:PLANS]
+    return sorted(found.values(), key=_rank)[:PLANS] or [min(reached, key=_rank)]
+
+
+def _rank(reached: Reached) -> tuple[float, float]:
+    """The furthest first; of those that are through, who was so first."""
+    return -reached.steps, reached.ended_s
 
 
 def _run(scenario: Scenario, stretch: Stretch, before: Reached, plan: Plan) -> Reached:
@@ -99,7 +105,8 @@ def _run(scenario: Scenario, stretch: Stretch, before: Reached, plan: Plan) -> R
         seconds = scenario.truth.step(plan, lengths).seconds
         share = min(int(steps) + 1 - steps, left / seconds)
         steps, tokens, left = steps + share, tokens + share * batch * lengths.mean, left - share * seconds
-    return Reached(steps, tokens, plan, before.moved_s + moving)
+    ended = stretch.end_s - left if steps >= scenario.max_steps else float("inf")
+    return Reached(steps, tokens, plan, before.moved_s + moving, ended)
 
 
 def least_move_s(scenario: Scenario, before: Plan, after: Plan) -> float:
@@ -129,7 +136,7 @@ def _held(state: StateSpec, plan: StagePlan) -> Mapping[DeviceId, int]:
 
 def _outcome(scenario: Scenario, best: Reached) -> Outcome:
     ledger = Ledger()
-    duration = scenario.duration_s
+    duration = min(best.ended_s, scenario.duration_s)
     ledger.spend(0.0, duration - best.moved_s, Cause.STEPS, "the best history")
     ledger.spend(duration - best.moved_s, duration, Cause.TRANSITION, "the best history")
     ledger.steps = [(duration / max(best.steps, 1e-9), best.tokens / max(int(best.steps), 1))] * int(best.steps)

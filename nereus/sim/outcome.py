@@ -15,6 +15,9 @@ from nereus.control.effects import Decision, TransitionRecord
 
 SECONDS_PER_HOUR = 3600.0
 
+MOST_POINTS = 1000
+"""Points of a run's progress that are kept: as many as a chart is wide. Of longer runs every 2nd, 4th, ... is left."""
+
 
 class Cause(StrEnum):
     """Where the time of a run goes."""
@@ -56,17 +59,33 @@ class Ledger:
     """Seconds of devices that were there, used or not."""
     decisions: list[Decision] = field(default_factory=list)
     transitions: list[TransitionRecord] = field(default_factory=list)
+    progress: list[tuple[float, int]] = field(default_factory=list)
+    """When a step began, in seconds, and how many were done by then; thinned."""
+    _stride: int = 1
+    _skipped: int = 0
 
     def spend(self, begin_s: float, end_s: float, cause: Cause, what: str) -> None:
         """A stretch of time went into something; stretches that are alike and touch are one."""
         if end_s <= begin_s:
             return
         self.spent_s[cause] += end_s - begin_s
+        if cause is Cause.STEPS:
+            self._proceed(begin_s)
         last = self.spans[-1] if self.spans else None
         if last and (last.cause, last.what, last.end_s) == (cause, what, begin_s):
             self.spans[-1] = Span(last.begin_s, end_s, cause, what)
         else:
             self.spans.append(Span(begin_s, end_s, cause, what))
+
+    def _proceed(self, begin_s: float) -> None:
+        self._skipped += 1
+        if self._skipped < self._stride and self.progress:
+            return
+        self._skipped = 0
+        self.progress.append((begin_s, len(self.steps)))
+        if len(self.progress) > MOST_POINTS:
+            self.progress = self.progress[::2]
+            self._stride *= 2
 
     def undo(self, num_steps: int) -> None:
         """The last steps are void: their time was for nothing."""
@@ -91,6 +110,8 @@ class Outcome:
     decisions: Sequence[Decision] = ()
     transitions: Sequence[TransitionRecord] = ()
     spans: Sequence[Span] = ()
+    progress: Sequence[tuple[float, int]] = ()
+    """When a step began, in seconds, and how many were done by then; of a long run not every step."""
 
     @property
     def throughput(self) -> float:
@@ -130,20 +151,29 @@ class Outcome:
                 for decision in self.decisions
             ],
             "spans": [[span.begin_s, span.end_s, span.cause.value, span.what] for span in self.spans],
+            "progress": [list(point) for point in self.progress],
         }
 
 
 def outcome(policy: str, ledger: Ledger, duration_s: float, price_per_device_hour: float | None) -> Outcome:
-    """What a ledger comes to."""
+    """What a ledger comes to. Of a stretch that lasts beyond the end, what lies beyond it is not counted."""
     hours = ledger.device_s / SECONDS_PER_HOUR
+    beyond_s: defaultdict[Cause, float] = defaultdict(float)
+    for span in ledger.spans:
+        beyond_s[span.cause] += max(span.end_s - max(span.begin_s, duration_s), 0.0)
     return Outcome(
         policy=policy,
         duration_s=duration_s,
         steps=len(ledger.steps),
         response_tokens=sum(tokens for _, tokens in ledger.steps),
-        spent_s={cause: float(ledger.spent_s[cause]) for cause in Cause},
+        spent_s={cause: float(ledger.spent_s[cause] - beyond_s[cause]) for cause in Cause},
         cost=None if price_per_device_hour is None else hours * price_per_device_hour,
         decisions=tuple(ledger.decisions),
         transitions=tuple(ledger.transitions),
-        spans=tuple(ledger.spans),
+        spans=tuple(
+            Span(span.begin_s, min(span.end_s, duration_s), span.cause, span.what)
+            for span in ledger.spans
+            if span.begin_s < duration_s
+        ),
+        progress=tuple(ledger.progress),
     )

@@ -74,8 +74,9 @@ class Scenario:
 
     @property
     def price_per_device_hour(self) -> float | None:
-        """Of the first node group; None where no price is given."""
-        return self.outline.nodes[0].price_per_hour
+        """The same for all; None where none is given, or node groups have different ones."""
+        prices = {group.price_per_hour for group in self.outline.nodes}
+        return prices.pop() if len(prices) == 1 else None
 
     def step(self, plan: Plan, step: int, time_s: float) -> StepTruth:
         """What a step on a plan really takes, if it begins at a time."""

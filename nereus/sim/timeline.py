@@ -20,8 +20,9 @@ class Change(IntEnum):
     """What happens to devices; in this order where it happens at one time."""
 
     GONE = 0
-    NOTICE = 1
-    ARRIVED = 2
+    ARRIVED = 1
+    NOTICE = 2
+    """Last: a device may leave so soon that it is told when it arrives."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -46,7 +47,7 @@ class Timeline:
 
     @classmethod
     def of(cls, trace: AvailabilityTrace, num_devices: int, notice_s: float) -> Timeline:
-        """A pool of at most `num_devices` whose departures are known `notice_s` before."""
+        """A pool of at most `num_devices` whose departures are known `notice_s` before, or, with 0, never."""
         begin = trace.points[0][0]
         there = list(range(min(trace.points[0][1], num_devices)))
         arrived_s = dict.fromkeys(there, 0.0)
@@ -56,7 +57,8 @@ class Timeline:
             leaving = tuple(sorted(there[wanted:]))
             if leaving:
                 known = max(at - notice_s, max(arrived_s[device] for device in leaving))
-                events.append(PoolEvent(known, Change.NOTICE, leaving, at))
+                if known < at:
+                    events.append(PoolEvent(known, Change.NOTICE, leaving, at))
                 events.append(PoolEvent(at, Change.GONE, leaving))
             absent = [device for device in range(num_devices) if device not in there]
             arriving = tuple(absent[: max(wanted - len(there), 0)])

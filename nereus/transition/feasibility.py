@@ -1,29 +1,33 @@
 """Whether a transition fits in memory, checked before anything moves (paper, section 4.3).
 
-    used(device) = every unit on it now, + units that operations open, + buffers, - what Destroys and streams release
+    operations -> what each takes and gives back -> an order in which they fit -> edges that keep it under any timing
+               -> or streams for what is in the way -> or refused, with the device and the bytes
 
-Shards that change hands are counted once, other inputs live until the commit. The first operation that does not fit is
-named.
+used(device) = every unit on it now, + units that operations open, + buffers, - what Destroys and streams release. Shards
+that change hands are counted once, other inputs live until the commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nereus.emu.unit import Emu
-from nereus.layout.catalog import EndpointId, Site, StateSpec
-from nereus.layout.layout import Layout, OptimizerShard
-from nereus.layout.moves import Move
-from nereus.layout.tensors import CanonicalTensor, TensorRef
-from nereus.transition.messages import buffers
+from nereus.layout.catalog import EndpointId, StateSpec
+from nereus.layout.moves import NodeOf
+from nereus.transition.arranging import quickest
+from nereus.transition.estimate import LinkRates, tasks_of
+from nereus.transition.memory import Held
 from nereus.transition.ops import Op, Transition
+from nereus.transition.searching import Outcome, ordered
 from nereus.transition.streaming import streamed
+from nereus.transition.tasks import Problem, Task
+from nereus.transition.verdicts import Found
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryViolation:
-    """The first operation that does not fit."""
+    """The first operation that does not fit; where a device is too small for any order, the fewest bytes of all orders."""
 
     endpoint: EndpointId
     op: str
@@ -46,100 +50,115 @@ def check_memory(
     transition: Transition, current: Iterable[Emu], states: Mapping[str, StateSpec], usable_bytes: float
 ) -> MemoryCheck:
     """Walk through the operations in the order in which they are submitted."""
-    held = _Held(states)
-    for emu in current:
-        held.open(emu)
+    held = Held.of(current, states)
     peak = dict(held.used)
     for op in (*transition.moving, *transition.held):
-        members = op.members
-        buckets = op.stream.buckets if op.stream else (None,)
-        for bucket, handed, buffer in zip(buckets, _handed(op), buffers(op), strict=True):
-            for emu in op.makes:
-                held.open(emu, bucket)
-            for move in handed:
-                held.hand_over(move)
-            for endpoint in members:
-                needed = held.used.get(endpoint, 0) + buffer.get(endpoint, 0)
-                peak[endpoint] = max(peak.get(endpoint, 0), needed)
-                if needed > usable_bytes:
-                    return MemoryCheck(peak, MemoryViolation(endpoint, op.id, needed, int(usable_bytes)))
-            for site in op.frees:
-                held.release(site, bucket)
+        for endpoint, demand in held.run(op).items():
+            peak[endpoint] = max(peak.get(endpoint, 0), demand.peak)
+            if demand.peak > usable_bytes:
+                return MemoryCheck(peak, MemoryViolation(endpoint, op.id, demand.peak, int(usable_bytes)))
     return MemoryCheck(peak, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What durations follow from."""
+
+    rates: LinkRates = field(default_factory=LinkRates)
+    node_of: NodeOf = field(default_factory=dict)
+
+
+DEFAULT_PACE = Pace()
+"""Rates of links that were not measured, all endpoints on one node: an order for them is safe, if not the quickest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Operations that may be streams, as tasks, and the order in which they fit, if there is one."""
+
+    transition: Transition
+    problem: Problem
+    outcome: Outcome
+
+
 def fitted(
-    transition: Transition, current: Iterable[Emu], states: Mapping[str, StateSpec], usable_bytes: float
+    transition: Transition,
+    current: Iterable[Emu],
+    states: Mapping[str, StateSpec],
+    usable_bytes: float,
+    pace: Pace = DEFAULT_PACE,
 ) -> tuple[Transition, MemoryCheck]:
-    """The transition with as many operations as streams as it takes to fit, if it can, and its check."""
+    """The transition in the quickest order found in which it fits, with as many streams as that takes, and its check.
+
+    Each operation waits for the releases that make room for it, so that it fits whatever runs at the same time.
+    """
+    standing = tuple(current)
+    choice = chosen(transition, standing, states, usable_bytes, pace)
+    blocked = choice.outcome.blocked
+    if blocked is None:
+        found = arranged(choice)
+        return found, check_memory(found, standing, states, usable_bytes)
+    refused = replace(choice.transition, found=choice.outcome.found)
+    op = refused.ops[blocked.task]
+    violation = MemoryViolation(blocked.endpoint, op.id, blocked.needed_bytes, int(usable_bytes))
+    return refused, MemoryCheck(check_memory(refused, standing, states, float("inf")).peak_bytes, violation)
+
+
+def chosen(
+    transition: Transition,
+    current: Iterable[Emu],
+    states: Mapping[str, StateSpec],
+    usable_bytes: float,
+    pace: Pace = DEFAULT_PACE,
+) -> Choice:
+    """The operations with streams where no order fits without; the last choice there is, if none fits."""
     standing = tuple(current)
     while True:
-        check = check_memory(transition, standing, states, usable_bytes)
+        problem = problem_of(transition, standing, states, usable_bytes, pace)
+        outcome = ordered(problem)
+        blocked = outcome.blocked
+        if blocked is None:
+            return Choice(transition, problem, outcome)
+        op = transition.ops[blocked.task]
         # What is in the way may be an operation before the one that does not fit. Those of a model-stage are alike.
-        could = [op for op in transition.moving if op.makes and op.stream is None]
-        stages = {op.stage for op in could if check.violation and op.id == check.violation.op} or {
-            op.stage for op in could if check.violation and check.violation.endpoint in op.members
+        could = [other for other in transition.ops if other.makes and other.stream is None]
+        stages = {other.stage for other in could if other.id == op.id} or {
+            other.stage for other in could if blocked.endpoint in other.members
         }
         if not stages:
-            return transition, check
+            return Choice(transition, problem, outcome)
         transition = streamed(transition, stages, standing, states)
+        transition = replace(transition, found=transition.found.or_worse(Found.RE_CHOSEN))
 
 
-Bucket = tuple[TensorRef, ...]
+def problem_of(
+    transition: Transition,
+    current: Iterable[Emu],
+    states: Mapping[str, StateSpec],
+    usable_bytes: float,
+    pace: Pace = DEFAULT_PACE,
+) -> Problem:
+    """The operations of a transition as tasks that take and give back memory, and time."""
+    held = Held.of(current, states)
+    before = dict(held.used)
+    tasks: list[Task] = []
+    for op, timed in zip(transition.ops, tasks_of(transition.ops, pace.rates, pace.node_of), strict=True):
+        demands = held.run(op)
+        takes = {endpoint: d.peak - d.before for endpoint, d in demands.items() if d.peak > d.before}
+        gives = {endpoint: d.peak - d.after for endpoint, d in demands.items() if d.peak > d.after}
+        tasks.append(replace(timed, takes=takes, gives=gives))
+    return Problem(tuple(tasks), before, usable_bytes)
 
 
-def _handed(op: Op) -> tuple[list[Move], ...]:
-    """What changes hands in each bucket of a stream, or at once."""
-    if op.stream is None:
-        return (list(op.handovers),)
-    bucket_of = {ref: number for number, bucket in enumerate(op.stream.buckets) for ref in bucket}
-    handed: tuple[list[Move], ...] = tuple([] for _ in op.stream.buckets)
-    for move in op.handovers:
-        apart: dict[int, list[CanonicalTensor]] = {}
-        for tensor in move.tensors:
-            apart.setdefault(bucket_of[tensor.ref], []).append(tensor)
-        for number, tensors in apart.items():
-            handed[number].append(move._replace(tensors=tuple(tensors)))
-    return handed
+def arranged(choice: Choice) -> Transition:
+    """The operations in their order of dispatch, each after the releases that make room for it as well."""
+    transition, outcome = choice.transition, choice.outcome
+    arrangement = quickest(choice.problem, outcome.order)
 
+    def waiting(index: int) -> Op:
+        op = transition.ops[index]
+        room = {transition.ops[before].id for before in arrangement.after[index]} - set(op.after)
+        return replace(op, after=tuple(sorted({*op.after, *room}))) if room else op
 
-@dataclass(slots=True)
-class _Held:
-    """The bytes of each unit on each endpoint; where a stream took a unit apart, those of its tensors."""
-
-    states: Mapping[str, StateSpec]
-    used: dict[EndpointId, int] = field(default_factory=dict)
-    sites: dict[Site, int] = field(default_factory=dict)
-    cuts: dict[Site, tuple[Layout, int, OptimizerShard]] = field(default_factory=dict)
-    handed: dict[Site, set[TensorRef]] = field(default_factory=dict)
-    """What each site has handed over."""
-
-    def open(self, emu: Emu, bucket: Bucket | None = None) -> None:
-        for rank, endpoint in enumerate(emu.endpoints):
-            site = Site(endpoint, emu.unit)
-            self.cuts[site] = emu.layout, rank, emu.optimizer
-            self._change(site, self._bytes(site, bucket))
-
-    def hand_over(self, move: Move) -> None:
-        """What was counted for both is the target's alone."""
-        self.handed.setdefault(move.source, set()).update(tensor.ref for tensor in move.tensors)
-        self._change(move.source, -move.num_bytes)
-
-    def release(self, site: Site, bucket: Bucket | None) -> None:
-        self._change(site, -(self.sites[site] if bucket is None else self._bytes(site, self._kept(site, bucket))))
-
-    def _change(self, site: Site, num_bytes: int) -> None:
-        self.sites[site] = self.sites.get(site, 0) + num_bytes
-        self.used[site.endpoint] = self.used.get(site.endpoint, 0) + num_bytes
-
-    def _bytes(self, site: Site, bucket: Bucket | None) -> int:
-        layout, rank, optimizer = self.cuts[site]
-        state = self.states[site.unit.stage]
-        if bucket is None:
-            return state.shard_bytes(layout, rank, optimizer=optimizer)
-        return sum(state.tensor_bytes(ref, layout, rank, optimizer) for ref in bucket)
-
-    def _kept(self, site: Site, bucket: Bucket) -> Bucket:
-        """What a site still has of a bucket."""
-        handed = self.handed.get(site)
-        return tuple(ref for ref in bucket if ref not in handed) if handed else bucket
+    ops = tuple(waiting(index) for index in arrangement.schedule.order)
+    return replace(transition, ops=ops, found=transition.found.or_worse(outcome.found))

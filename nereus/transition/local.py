@@ -18,6 +18,7 @@ from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, UnitId
 from nereus.layout.layout import Layout
 from nereus.layout.moves import NodeOf
+from nereus.transition.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,28 @@ class Step:
     after: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """One replica survives and is copied once; all others are copied from that newborn one, or from those made of it.
+
+    So every device of the old units but the survivor's is free at once, and the survivor's after one Extend.
+    """
+
+    survivor: Endpoints
+    first: Endpoints
+    """Where it is copied to: a slot of the target, or devices that it leaves again, a third place."""
+
+
 @dataclass(slots=True)
 class LocalDag:
     """The steps of one model-stage in their default order, and the units that stand at the end, in replica order."""
 
     steps: list[Step] = field(default_factory=list)
     result: tuple[Emu, ...] = ()
+    sources: tuple[Endpoints, ...] = ()
+    """Where no unit stays, the units that a relay may start from; a unit that stays is the source of all Extends."""
+    slots: tuple[Endpoints, ...] = ()
+    """Of the target, in the common layout."""
     _maker: dict[UnitId, int] = field(default_factory=dict)
     _freed_by: dict[EndpointId, int] = field(default_factory=dict)
     _readers: dict[UnitId, set[int]] = field(default_factory=dict)
@@ -62,8 +79,9 @@ def local_dag(
     endpoint_of: Mapping[DeviceId, EndpointId],
     birth_epoch: int,
     node_of: NodeOf | None = None,
+    relay: Relay | None = None,
 ) -> LocalDag:
-    """The primitives that turn `current` into Phi(target).
+    """The primitives that turn `current` into Phi(target), by way of a relay if one is given.
 
     A unit of T_sub stays where its endpoints are, in order, a slot of the target; every other slot is filled by an Extend
     from a replica that stays, if there is one. Where no replica is disjoint from a slot, so that none could be extended
@@ -72,10 +90,10 @@ def local_dag(
     *larger, smallest = _common_layouts(current[0].layout.common(target.layout))
     for sub in larger:
         try:
-            return _dag_through(sub, current, target, endpoint_of, birth_epoch, node_of or {})
+            return _dag_through(sub, current, target, endpoint_of, birth_epoch, node_of or {}, relay)
         except LayoutError:
             continue
-    return _dag_through(smallest, current, target, endpoint_of, birth_epoch, node_of or {})
+    return _dag_through(smallest, current, target, endpoint_of, birth_epoch, node_of or {}, relay)
 
 
 def _common_layouts(largest: Layout) -> list[Layout]:
@@ -100,6 +118,7 @@ def _dag_through(
     endpoint_of: Mapping[DeviceId, EndpointId],
     birth_epoch: int,
     node_of: NodeOf,
+    relay: Relay | None,
 ) -> LocalDag:
     """The primitives by way of units of layout `sub`. Raises LayoutError where no replica is disjoint from a slot."""
     dag, names = LocalDag(), _UnitNames(target.stage, birth_epoch)
@@ -112,7 +131,22 @@ def _dag_through(
     wanted = set(slots)
     filled = {emu.endpoints: emu for emu in units if emu.endpoints in wanted}
     redundant = [emu for emu in units if filled.get(emu.endpoints) is not emu]
-    extends = _extends(list(filled.values()) or redundant, [s for s in slots if s not in filled], names, node_of)
+    dag.sources = () if filled else tuple(emu.endpoints for emu in redundant)
+    dag.slots = tuple(slots)
+    if relay is not None and relay.survivor in dag.sources:
+        filled = _relayed(dag, redundant, relay, names, node_of)
+    else:
+        _copied(dag, filled, redundant, names, node_of)
+    parts = [filled[slot] for slot in slots]
+    dag.result = tuple(parts) if sub == target.layout else _merge_all(dag, parts, names, target)
+    return dag
+
+
+def _copied(dag: LocalDag, filled: dict[Endpoints, Emu], redundant: list[Emu], names: _UnitNames, node_of: NodeOf) -> None:
+    """Destroy what is redundant, and extend from the units that stay, or, if there is none, from those that go."""
+    extends = _extends(
+        list(filled.values()) or redundant, [slot for slot in dag.slots if slot not in filled], names, node_of
+    )
     read = {extend.source.unit for extend in extends}
     for emu in redundant:
         if emu.unit not in read:
@@ -123,9 +157,24 @@ def _dag_through(
     for emu in redundant:
         if emu.unit in read:
             dag.add(Destroy(emu))
-    parts = [filled[slot] for slot in slots]
-    dag.result = tuple(parts) if sub == target.layout else _merge_all(dag, parts, names, target)
-    return dag
+
+
+def _relayed(dag: LocalDag, redundant: list[Emu], relay: Relay, names: _UnitNames, node_of: NodeOf) -> dict[Endpoints, Emu]:
+    """Destroy all but the survivor, which goes as soon as it was copied; the units of the slots."""
+    survivor = next(emu for emu in redundant if emu.endpoints == relay.survivor)
+    for emu in redundant:
+        if emu is not survivor:
+            dag.add(Destroy(emu))
+    first = Extend.of(survivor, relay.first, names.next)
+    dag.add(first)
+    dag.add(Destroy(survivor))
+    filled = {first.replica.endpoints: first.replica}
+    for extend in _extends([first.replica], [slot for slot in dag.slots if slot != relay.first], names, node_of):
+        dag.add(extend)
+        filled[extend.replica.endpoints] = extend.replica
+    if relay.first not in dag.slots:
+        dag.add(Destroy(first.replica))
+    return filled
 
 
 def _split_all(dag: LocalDag, current: tuple[Emu, ...], sub: Layout, slots: list[Endpoints], names: _UnitNames) -> list[Emu]:
@@ -144,33 +193,20 @@ def _extends(sources: list[Emu], slots: list[Endpoints], names: _UnitNames, node
     So one replica feeds several as a tree: the time grows with the logarithm of their number. Raises LayoutError where no
     replica is disjoint from a slot.
     """
+    known, waiting = Sources(sources, node_of), list(slots)
     extends: list[Extend] = []
-    free_at = {emu.unit: 0 for emu in sources}
-    known = list(sources)
-    waiting = list(slots)
     while waiting:
-        slot, able = next(((slot, found) for slot in waiting if (found := _disjoint(known, slot))), (None, []))
+        slot = next((slot for slot in waiting if known.can_fill(slot)), None)
         if slot is None:
             raise LayoutError(
                 f"{sources[0].stage}: no replica is disjoint from {list(waiting[0])}, so none can be extended onto it; "
                 "choose devices that keep one unit whole, or change in two steps"
             )
-
-        def cost(emu: Emu, slot: Endpoints = slot) -> tuple[int, int, int]:
-            far = sum(node_of.get(a) != node_of.get(b) for a, b in zip(emu.endpoints, slot, strict=True))
-            return free_at[emu.unit], far, known.index(emu)
-
-        source = min(able, key=cost)
         waiting.remove(slot)
+        source, free_at = known.take(slot)
         extends.append(Extend.of(source, slot, names.next))
-        free_at[source.unit] += 1
-        known.append(extends[-1].replica)
-        free_at[extends[-1].replica.unit] = free_at[source.unit]
+        known.add(extends[-1].replica, free_at)
     return extends
-
-
-def _disjoint(pool: list[Emu], slot: Endpoints) -> list[Emu]:
-    return [emu for emu in pool if not set(emu.endpoints) & set(slot)]
 
 
 def _merge_all(dag: LocalDag, parts: list[Emu], names: _UnitNames, target: StagePlan) -> tuple[Emu, ...]:

@@ -49,16 +49,22 @@ class Movement:
 
 
 def unfused(dag: LocalDag) -> tuple[Movement, ...]:
-    """A movement for each step, as the paper has them: what each makes is a copy of its own."""
+    """A movement for each step, as the paper has them: what each makes is a copy of its own.
+
+    A Destroy of a part of a Split releases what its endpoints had of the whole as well: they are given up.
+    """
+    maker = {emu.unit: step.primitive for step in dag.steps for emu in step.primitive.makes}
+
+    def released(primitive: Primitive) -> tuple[Site, ...]:
+        if not isinstance(primitive, Destroy):
+            return ()
+        made = maker.get(primitive.target.unit)
+        whole = made.source.unit if isinstance(made, Split) else None
+        given_up = tuple(Site(endpoint, whole) for endpoint in primitive.target.endpoints) if whole is not None else ()
+        return (*_sites(primitive.ends), *given_up)
+
     return tuple(
-        Movement(
-            (step.primitive,),
-            step.primitive.reads,
-            (),
-            step.primitive.makes,
-            _sites(step.primitive.ends) if isinstance(step.primitive, Destroy) else (),
-            step.after,
-        )
+        Movement((step.primitive,), step.primitive.reads, (), step.primitive.makes, released(step.primitive), step.after)
         for step in dag.steps
     )
 
@@ -133,13 +139,19 @@ def _ordered(movements: list[Movement], dag: LocalDag, place: dict[int, int], si
     """Data first: what reads a unit goes before what releases it, and after what makes it. An endpoint that is released for
     another step of the same model-stage is waited for where that makes no circle."""
     after: list[set[int]] = [set() for _ in movements]
-    releases = [index for index, movement in enumerate(movements) if movement.frees]
+    readers: dict[UnitId, list[int]] = {}
+    freed_by: dict[Site, list[int]] = {}
     for index, movement in enumerate(movements):
-        made = {emu.unit for emu in movement.makes}
-        read = sites_read(movement) if releases and movement.makes else set()
-        for other, later in enumerate(movements):
-            if other != index and (any(emu.unit in made for emu in later.reads) or not read.isdisjoint(later.frees)):
-                after[other].add(index)
+        for emu in movement.reads:
+            readers.setdefault(emu.unit, []).append(index)
+        for site in movement.frees:
+            freed_by.setdefault(site, []).append(index)
+    for index, movement in enumerate(movements):
+        made = [later for emu in movement.makes for later in readers.get(emu.unit, ())]
+        read = sites_read(movement) if freed_by and movement.makes else set()
+        for later in (*made, *[later for site in read for later in freed_by.get(site, ())]):
+            if later != index:
+                after[later].add(index)
     for step, done in enumerate(dag.steps):
         for before in done.after:
             first, second = place[before], place[step]

@@ -16,6 +16,7 @@ from nereus.layout.catalog import EndpointId, Site, StateSpec
 from nereus.layout.moves import Move
 from nereus.layout.tensors import TensorRef
 from nereus.transition.collectives import Exchange, GroupKey, exchange_seen_by, of_tensors
+from nereus.transition.verdicts import Found
 
 BUCKET_BYTES = 64 << 20
 """The default bound on buffers: large enough that set-up per message vanishes, small beside a device's memory."""
@@ -144,6 +145,8 @@ class Transition:
     """In dispatch order, which is topological."""
     result: tuple[Emu, ...]
     """The EMUs of the changed model-stages after it."""
+    found: Found = Found.GREEDY
+    """How its order was found."""
 
     @property
     def moving(self) -> tuple[Op, ...]:

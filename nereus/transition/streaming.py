@@ -60,7 +60,7 @@ def _streamed(transition: Transition, op_id: str, current: tuple[Emu, ...], stat
         else:
             ops.append(other)
     changed = replace(op, primitives=(*op.primitives, *primitives), frees=frees, stream=stream)
-    return Transition(_renamed([changed if known.id == op_id else known for known in ops], gone, op_id), transition.result)
+    return replace(transition, ops=_renamed([changed if known.id == op_id else known for known in ops], gone, op_id))
 
 
 def _joined(transition: Transition, op_id: str, current: tuple[Emu, ...]) -> Transition:
@@ -93,7 +93,7 @@ def _joined(transition: Transition, op_id: str, current: tuple[Emu, ...]) -> Tra
         message_bytes=message_bytes(exchanges, ops[op_id].bucket_bytes),
     )
     left = [whole if op.id == op_id else op for op in transition.ops if op.id == op_id or op.id not in joined]
-    return Transition(_renamed(left, joined, op_id), transition.result)
+    return replace(transition, ops=_renamed(left, joined, op_id))
 
 
 def _can_join(transition: Transition, names: set[str]) -> bool:

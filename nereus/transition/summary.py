@@ -17,15 +17,21 @@ from nereus.emu.unit import Emu, phi
 from nereus.errors import LayoutError
 from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.transition.arrange import arrange
-from nereus.transition.dag import transition_dag
+from nereus.transition.dag import Change
 from nereus.transition.estimate import LinkRates, transition_seconds
-from nereus.transition.feasibility import check_memory, fitted
+from nereus.transition.feasibility import check_memory
 from nereus.transition.ops import BUCKET_BYTES, Op, Transition
+from nereus.transition.planning import planned
 from nereus.transition.residency import most_resident
 from nereus.transition.traffic import missing_bytes, moved_bytes, new_groups
+from nereus.transition.verdicts import Found
 
 EPOCH = 1
 """The plan that a transition leads to has one epoch more than the one it starts from."""
+
+
+REFUSED = Transition((), (), Found.REFUSED_PROVED)
+"""What there is where no order exists."""
 
 
 class Link(StrEnum):
@@ -129,6 +135,7 @@ class Summary:
             "bytes": {**{str(link): size for link, size in self.bytes_by_link.items()}, "lower_bound": self.lower_bound},
             "peak_bytes": {str(device): peak for device, peak in sorted(self.peak_bytes.items())},
             "feasible": {"code": str(self.feasible), "reason": self.reason},
+            "found": str(self.transition.found),
             "l_tran_s": self.seconds,
             "communicators": [list(members) for members in self.communicators],
         }
@@ -143,12 +150,10 @@ def summarize_transition(question: Question) -> Summary:
     changed = {stage: plan for stage, plan in after.items() if changes(question.before[stage], plan)}
     states, standing = question.states, [emu for emus in current.values() for emu in emus]
     try:
-        transition = _planned(question, {stage: current[stage] for stage in changed}, changed, endpoint_of)
+        change = _change(question, {stage: current[stage] for stage in changed}, changed, endpoint_of)
+        transition, feasible, reason = _planned(question, change, standing)
     except LayoutError as error:
-        transition, feasible, reason = Transition((), ()), Feasible.INFEASIBLE_ORDER, str(error)
-    else:
-        staying = [emu for emu in standing if emu.stage not in changed]
-        transition, feasible, reason = _fitted(question, transition, standing, [*staying, *transition.result])
+        transition, feasible, reason = REFUSED, Feasible.INFEASIBLE_ORDER, str(error)
     return Summary(
         question=question,
         after=after,
@@ -158,42 +163,58 @@ def summarize_transition(question: Question) -> Summary:
         peak_bytes=_peaks(transition, standing, states),
         feasible=feasible,
         reason=reason,
-        seconds=transition_seconds(transition, new_groups(transition), question.rates) if transition.ops else 0.0,
+        seconds=_seconds(question, transition, endpoint_of) if transition.ops else 0.0,
     )
 
 
-def _planned(
+def _change(
     question: Question,
     current: Mapping[str, tuple[Emu, ...]],
     targets: Mapping[str, StagePlan],
     endpoint_of: Mapping[DeviceId, EndpointId],
-) -> Transition:
-    """The DAG of the model-stages that change. Raises LayoutError if there is no order."""
-    nodes = {endpoint: question.node_of(device) for device, endpoint in endpoint_of.items()}
-    bucket = question.bucket_bytes
-    return transition_dag(current, targets, question.states, endpoint_of, EPOCH, nodes, bucket_bytes=bucket)
+) -> Change:
+    """The model-stages that change."""
+    return Change(
+        current=current,
+        targets=targets,
+        states=question.states,
+        endpoint_of=endpoint_of,
+        epoch=EPOCH,
+        node_of={endpoint: question.node_of(device) for device, endpoint in endpoint_of.items()},
+        exclusive=lambda a, b: False,
+        bucket_bytes=question.bucket_bytes,
+    )
 
 
-def _fitted(
-    question: Question, transition: Transition, before: list[Emu], after: list[Emu]
-) -> tuple[Transition, Feasible, str]:
-    """The transition with streams where it takes them to fit; a plan that does not fit itself is no matter of streams."""
+def _planned(question: Question, change: Change, before: list[Emu]) -> tuple[Transition, Feasible, str]:
+    """The transition, whether it fits, and why; a plan that does not fit itself is no matter of order or streams.
+
+    Raises LayoutError if there is no order.
+    """
     states, usable = question.states, question.usable_bytes
-    if usable == float("inf"):
-        return transition, Feasible.FEASIBLE, "no memory of a device is given, so none is too small"
-    for which, emus in (("starts from", before), ("leads to", after)):
-        peaks = _peaks(Transition((), ()), emus, states)
-        device = max(peaks, key=lambda device: peaks[device])
-        if peaks[device] > usable:
-            reason = _too_small(f"the plan that it {which}", device, peaks[device], usable)
-            return transition, Feasible.INFEASIBLE_MEMORY, reason
-    transition, memory = fitted(transition, before, states, usable)
+    if usable < float("inf"):
+        first = next(change.transitions())
+        after = [*[emu for emu in before if emu.stage not in change.targets], *first.result]
+        for which, emus in (("starts from", before), ("leads to", after)):
+            peaks = _peaks(Transition((), ()), emus, states)
+            device = max(peaks, key=lambda device: peaks[device])
+            if peaks[device] > usable:
+                reason = _too_small(f"the plan that it {which}", device, peaks[device], usable)
+                return replace(first, found=Found.REFUSED_PROVED), Feasible.INFEASIBLE_MEMORY, reason
+    transition, memory = planned(change, before, usable, question.rates)
     if memory.violation is not None:
         found = memory.violation
         reason = _too_small(found.op, device_of(found.endpoint), found.needed_bytes, usable)
         return transition, Feasible.INFEASIBLE_MEMORY, reason
+    if usable == float("inf"):
+        return transition, Feasible.FEASIBLE, "no memory of a device is given, so none is too small"
     peak = max(memory.peak_bytes.values())
     return transition, Feasible.FEASIBLE, f"at most {peak} bytes are needed on a device, {int(usable)} are usable"
+
+
+def _seconds(question: Question, transition: Transition, endpoint_of: Mapping[DeviceId, EndpointId]) -> float:
+    nodes = {endpoint: question.node_of(device) for device, endpoint in endpoint_of.items()}
+    return transition_seconds(transition, new_groups(transition), question.rates, nodes)
 
 
 def _lower_bound(current: Mapping[str, tuple[Emu, ...]], transition: Transition, states: Mapping[str, StateSpec]) -> int:

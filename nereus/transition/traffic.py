@@ -31,6 +31,15 @@ def op_bytes(op: Op) -> Counter[tuple[EndpointId, EndpointId]]:
     return moved
 
 
+def sent_bytes(op: Op) -> Counter[tuple[EndpointId, EndpointId]]:
+    """Bytes that an operation sends from one endpoint to another."""
+    sent: Counter[tuple[EndpointId, EndpointId]] = Counter()
+    for source, target, tensors, volume in _transfers(op):
+        if source != target:
+            sent[source, target] += volume * tensors[0].item_bytes * len(tensors)
+    return sent
+
+
 def _transfers(op: Op) -> Iterator[tuple[EndpointId, EndpointId, Tensors, int]]:
     """From where to where an operation moves how many elements of which tensors."""
     for move in op.copies:

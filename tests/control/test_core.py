@@ -518,6 +518,20 @@ def test_endpoint_that_dies_with_the_last_copy_stops_the_job() -> None:
     assert ACTOR_TRAINING in core.stop
 
 
+def test_endpoint_that_dies_with_the_only_copy_of_a_part_of_the_optimizer_state_stops_the_job() -> None:
+    """Under ZeRO-1 each replica has a part of its own: the replicas that are left do not hold all of the state."""
+    config = adaptive_config()
+    first = {name: replace(plan, zero1=name == ACTOR_TRAINING) for name, plan in config.first.items()}
+    assert first[ACTOR_TRAINING].dp > 1
+    core = Core(replace(config, first=first)).start(EIGHT)
+    core.boundary()
+    core.settle()
+    endpoint = core.state.endpoint_of[first[ACTOR_TRAINING].devices[0]]
+    core.post(EndpointDied(endpoint=endpoint, during="a step"))
+    assert isinstance(core.state.phase, Stopped)
+    assert ACTOR_TRAINING in (core.stop or "")
+
+
 def test_lost_step_after_the_answer_carries_out_the_admitted_plan() -> None:
     core = steady(num_devices=8)
     core.post(EndpointDied(endpoint="d3.0", during="a step"))

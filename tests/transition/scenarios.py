@@ -15,9 +15,10 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import StateSpec
 from nereus.layout.tensors import TensorRef
 from nereus.transition.arrange import arrange
-from nereus.transition.dag import Exclusive, transition_dag
+from nereus.transition.dag import transition_dag
 from nereus.transition.local import LocalDag, local_dag
 from nereus.transition.ops import BUCKET_BYTES, Op, Transition
+from nereus.transition.ownership import Exclusive
 from nereus.transition.residency import most_resident
 from nereus.transition.streaming import streamed
 from tests.builders import (
@@ -91,11 +92,15 @@ def of_stages(
     exclusive: Exclusive = lambda a, b: False,
     *,
     fuse: bool = True,
+    spare: bool = True,
 ) -> Transition:
-    """The transition of several model-stages without tensors, on nodes of eight devices."""
+    """The transition of several model-stages without tensors, on nodes of eight; with devices to spare or none."""
     states = dict.fromkeys(targets, NOTHING)
     node_of = {endpoint: device // 8 for endpoint, device in DEVICE_OF.items()}
-    return transition_dag(current, targets, states, ENDPOINT_OF, 1, node_of, exclusive, fuse=fuse)
+    of_target = {device for plan in targets.values() for device in plan.devices}
+    named = {endpoint for emus in current.values() for emu in emus for endpoint in emu.endpoints}
+    pool = {d: e for d, e in ENDPOINT_OF.items() if spare or d in of_target or e in named}
+    return transition_dag(current, targets, states, pool, 1, node_of, exclusive, fuse=fuse)
 
 
 def replay(state: StateSpec, current: tuple[Emu, ...], ops: Iterable[Op]) -> Interpreter:

@@ -79,6 +79,33 @@ def test_operation_that_moves_nothing_is_not_free() -> None:
     assert op_seconds(destroy("a", 0), RATES) == 0.5
 
 
+NODES = {f"d{device}.0": device // 2 for device in range(8)}
+LINKED = replace(RATES, near_bytes_s=4e9, uplink_bytes_s=1.5e9)
+
+
+def test_bytes_inside_a_node_take_the_rate_of_its_links() -> None:
+    assert op_seconds(send("a", (0, 1, 400)), LINKED, NODES) == pytest.approx(0.5 + 0.1)
+    assert op_seconds(send("a", (0, 2, 400)), LINKED, NODES) == pytest.approx(0.5 + 0.4)
+
+
+def test_operation_takes_as_long_as_the_busiest_uplink_if_that_is_longer() -> None:
+    """Devices 0 and 1 send 400 MB each at 1 GB/s; together 800 MB leave the node at 1.5 GB/s."""
+    assert op_seconds(send("a", (0, 2, 400), (1, 4, 400)), LINKED, NODES) == pytest.approx(0.5 + 0.8 / 1.5)
+
+
+def test_endpoints_of_which_no_node_is_known_are_on_one() -> None:
+    assert op_seconds(send("a", (0, 2, 400)), LINKED) == pytest.approx(0.5 + 0.1)
+
+
+def test_operations_share_an_uplink_as_far_as_it_goes() -> None:
+    """600 MB in 0.5 + 0.6 s are 0.36 of an uplink each: two from one node go at once, and a third after them."""
+    ops = [send("a", (0, 2, 600)), send("b", (1, 4, 600))]
+    together = transition_seconds(Transition(tuple(ops), ()), {}, LINKED, NODES)
+    assert together == pytest.approx(0.5 + 0.6 + 0.5)
+    slow = replace(LINKED, uplink_bytes_s=0.8e9)
+    assert transition_seconds(Transition(tuple(ops), ()), {}, slow, NODES) == pytest.approx(2 * (0.5 + 0.75) + 0.5)
+
+
 # --- several operations ------------------------------------------------------------------------------------------------
 
 

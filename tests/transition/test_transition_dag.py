@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nereus.transition.dag import stage_rank
+from nereus.transition.tasks import stage_rank
 from tests.builders import make_emus, make_model, make_plan, thin_state
 from tests.transition.scenarios import NOTHING, SHAPES, current_emus, of_stages, planned, target_plan
 

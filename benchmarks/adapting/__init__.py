@@ -1,0 +1,1 @@
+"""The scenarios of the adaptation benchmark."""
