@@ -99,6 +99,8 @@ class Regroup:
     """Of the first transition that did."""
     reason: str
     end: End
+    target: Mapping[str, StagePlan]
+    """The stage plans that it was to lead to."""
     triggers: tuple[Trigger, ...]
     """Of that transition if it had to be, so that it is looked at again at once."""
 

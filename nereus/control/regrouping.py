@@ -9,6 +9,7 @@ stops partway loses no logical state unless the last copy is lost, and Nereus re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from nereus.control.carrying import Leg, advance, awaits
@@ -16,12 +17,14 @@ from nereus.control.carrying import begin as begin_carrying
 from nereus.control.effects import AbortOps, Interrupted, Publish
 from nereus.control.events import EndpointDied, Event, OpFailed, PoolChanged, Settled, StepLost
 from nereus.control.intact import Family, Standing, plan_of, standing
-from nereus.control.moving import committed, in_force, let_go, stop, task_of
+from nereus.control.moving import begin, committed, in_force, let_go, stop, task_of
 from nereus.control.phases import End, Regroup, Settling, Transitioning
 from nereus.control.planning import replan
 from nereus.control.state import JobState, Result
-from nereus.emu.plan import Plan
+from nereus.emu.plan import Plan, StagePlan
+from nereus.errors import LayoutError
 from nereus.policy.horizon import Signal
+from nereus.policy.proposal import transition_to
 from nereus.policy.triggers import Trigger
 from nereus.transition.ops import Op, Transition
 
@@ -50,7 +53,7 @@ def transitioning(state: JobState, event: Event, now_s: float) -> Result:
         return after, effects
     if moving.regroup is None:
         return committed(state, moving, carrying)
-    return _regrouped(in_force(state, moving, carrying), moving.regroup)
+    return _regrouped(in_force(state, moving, carrying), moving.regroup, now_s)
 
 
 def interrupt(state: JobState, reason: str, now_s: float) -> Result:
@@ -116,6 +119,7 @@ def _regroup(state: JobState, settling: Settling, found: Standing, emus: dict[st
         reason=first.reason if first else settling.reason,
         # What led back to whole units and had to be led back itself has led to where the first one did, or apart.
         end=end if first is None else first.end if stages == target else End.PARTED,
+        target=first.target if first else target,
         triggers=first.triggers if first else moving.urgent,
     )
     changed = {name: stage for name, stage in stages.items() if stage != plan.stages[name]}
@@ -128,12 +132,15 @@ def _renamed(op: Op, epoch: int, place: int) -> Op:
     return replace(op, id=f"e{epoch}.{place}.{op.id.rpartition('.')[2]}", after=())
 
 
-def _regrouped(state: JobState, regroup: Regroup) -> Result:
+def _regrouped(state: JobState, regroup: Regroup, now_s: float) -> Result:
     """Whole units are in force: the loop goes on if a plan that was meant has them, and need not change at once."""
     told = Publish(
         news=Interrupted(step=state.step, epoch=regroup.epoch, reason=regroup.reason, end=str(regroup.end), plan=state.plan)
     )
-    if regroup.end is End.PARTED:
+    ahead = {name: plan for name, plan in regroup.target.items() if plan != state.plan.stages[name]}
+    if regroup.end is End.PARTED and _leads_on(state, ahead):
+        after, effects = begin(state, ahead, regroup.reason, None, now_s, regroup.triggers)
+    elif regroup.end is End.PARTED:
         lost = (Trigger(Signal.POOL, True, regroup.reason),)
         after, effects = replan(state, regroup.triggers or lost, None, holding=True, recovering=True)
     elif regroup.end is End.ROLLED_BACK and regroup.triggers:
@@ -141,3 +148,13 @@ def _regrouped(state: JobState, regroup: Regroup) -> Result:
     else:
         after, effects = let_go(state)
     return after, (told, *effects)
+
+
+def _leads_on(state: JobState, ahead: Mapping[str, StagePlan]) -> bool:
+    """Whether what stands can still be brought to the target: its devices are there, and the rest of the way fits."""
+    if not {device for plan in ahead.values() for device in plan.devices} <= set(state.usable):
+        return False
+    try:
+        return transition_to(state.snapshot, ahead, state.next_epoch)[1].violation is None
+    except LayoutError:
+        return False
