@@ -12,7 +12,7 @@ from nereus.api.address import DEFAULT_PORT
 from nereus.api.app import create_app
 from nereus.api.serve import Server
 from nereus.control.effects import News
-from nereus.runtime.controller import Receipt, ReplanCommand
+from nereus.runtime.controller import Command, Receipt
 
 ANSWER_TIMEOUT_S = 5.0
 """Seconds to wait for the head: it answers in milliseconds, and one that restarts is asked again."""
@@ -28,9 +28,8 @@ class HeadPort:
         news: Sequence[News] = _answer(self._head.feed.options(concurrency_group="watch").remote(after))
         return news
 
-    def submit(self, command: ReplanCommand) -> Receipt:
-        replan = self._head.replan.options(concurrency_group="watch")
-        _answer(replan.remote(command.id, command.dry_run, command.forced))
+    def submit(self, command: Command) -> Receipt:
+        _answer(self._head.submit.options(concurrency_group="watch").remote(command))
         return Receipt(id=command.id)
 
 

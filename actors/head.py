@@ -1,6 +1,6 @@
 """The head actor: one Driver, its journal, and the loop's wait at the boundary.
 
-    boundary lane: begin, boundary, lost [block until the release]      watch lane: feed, replan
+    boundary lane: begin, boundary, lost [block until the release]      watch lane: feed, submit
 
 It may die at any time: Ray starts it again, it recovers from its journal, and the loop asks again.
 """
@@ -19,7 +19,7 @@ import ray
 from actors.completions import Completions
 from actors.ports import RayPorts
 from nereus.control.effects import News
-from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, ReplanRequested, StepLost
+from nereus.control.events import BoundaryReached, Event, JobStarted, OperatorAsked, PoolChanged, ReplanRequested, StepLost
 from nereus.control.phases import Idle
 from nereus.control.report import Release, StepReport
 from nereus.control.resume import pending
@@ -29,6 +29,7 @@ from nereus.errors import JobStopped
 from nereus.layout.catalog import EndpointId
 from nereus.monitor.pool import PoolEmulator
 from nereus.rl.describe import describe
+from nereus.runtime.controller import Command, ReplanCommand
 from nereus.runtime.driver import Driver
 from nereus.runtime.journal import Journal
 from nereus.runtime.ports import Ports
@@ -81,9 +82,13 @@ class Head:
         """The loop has seen a worker die in a step, and waits to do it again on what is left."""
         return self._ask(StepLost(endpoint=endpoint, during=during), 0)
 
-    def replan(self, command: str, dry_run: bool, forced: bool) -> None:
+    def submit(self, command: Command) -> None:
         """An operator's request."""
-        self._inbox.put(ReplanRequested(command=command, dry_run=dry_run, forced=forced))
+        self._inbox.put(
+            ReplanRequested(command=command.id, dry_run=command.dry_run, forced=command.forced)
+            if isinstance(command, ReplanCommand)
+            else OperatorAsked(command=command.id, verb=command.verb)
+        )
 
     def feed(self, after: int) -> Sequence[News]:
         """What happened since the first `after` news."""

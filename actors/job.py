@@ -87,6 +87,7 @@ class JobActor:
         self._pool.retire(endpoint)
 
     def abort(self, members: Iterable[EndpointId]) -> None:
+        """Returns when the abort was carried out wherever somebody lives."""
         self._pool.abort(members)
 
     def workers(self) -> dict[EndpointId, Any]:

@@ -90,8 +90,12 @@ class RayPorts:
         for endpoint in endpoints:
             self._submit(endpoint, Lane.CONTROL, "bind", epoch, emus, keep)
 
-    def abort(self, members: Iterable[EndpointId]) -> None:
-        call_watch(self._job, "abort", tuple(members))
+    def abort(self, epoch: int, members: Iterable[EndpointId]) -> None:
+        named = tuple(members)
+        # Carried out before the next call in the transfer lane starts, so that it cannot hit a group that is made later.
+        aborted = call_watch(self._job, "abort", named)
+        for endpoint in named:
+            self._submit(endpoint, Lane.TRANSFER, "settle", epoch, aborted)
 
     # PlannerPort
 
@@ -99,8 +103,22 @@ class RayPorts:
         self._completions.add(self._planner.propose.remote(cycle, snapshot, top), "planner", "propose")
 
     def _submit(self, endpoint: EndpointId, lane: Lane, method: str, *args: Any) -> None:
-        what = str(args[0]) if method == "run_op" else method
+        what = _named(method, args)
         self._completions.add(call(self._workers[endpoint], lane, method, *args), endpoint, what)
+
+
+def _named(method: str, args: tuple[Any, ...]) -> str:
+    """What a failure of a call is told as: the operation, or the verb and what it was for."""
+    match method, args:
+        case "run_op", (op, *_):
+            return str(op)
+        case "install", (Program() as program, *_):
+            return f"install e{program.epoch}"
+        case "digest", (tag, *_):
+            return f"digest {tag}"
+        case (("bind" | "settle"), (epoch, *_)):
+            return f"{method} e{epoch}"
+    return method
 
 
 def _not_started(device: DeviceId, endpoint: EndpointId, reason: str) -> DeviceFailed:

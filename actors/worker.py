@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, Seeded
+from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, Seeded, Settled
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
@@ -71,6 +71,10 @@ class Worker:
 
     def run_op(self, op: str) -> OpCompleted:
         return self._endpoint.run_op(op)
+
+    def settle(self, epoch: int, _aborted: object) -> Settled:
+        """Nothing runs in the lane before this call any more; Ray has waited for the abort that it is given."""
+        return self._endpoint.settle(epoch)
 
     def digest(self, tag: str, units: Iterable[UnitId]) -> DigestsTaken:
         return self._endpoint.digest(tag, units)

@@ -71,8 +71,9 @@ class WorkerPool:
             self._births[int(device)] = int(birth) + 1
 
     def abort(self, members: Iterable[EndpointId]) -> None:
-        """Unblock every collective of these endpoints."""
-        request_abort(self._store, [endpoint for endpoint in members if endpoint in self._actors])
+        """Unblock every collective of these endpoints; returns when that is done, but waits for none that has died."""
+        requests = request_abort(self._store, [endpoint for endpoint in members if endpoint in self._actors])
+        await_aborts(self._store, requests, ROOT_CAUSE_WAIT_S)
 
     # Fleet
 

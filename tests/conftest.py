@@ -49,6 +49,7 @@ THOROUGH = (
     "cost/test_rates.py",
     "control/test_machine.py",
     "runtime/test_driver.py",
+    "runtime/test_early_ends.py",
     "runtime/test_first_light.py",
     "runtime/test_journal.py",
     "runtime/test_replay.py",

@@ -1,6 +1,7 @@
 """The routes. Every GET is answered from the projection, in this process; only a POST and the feed ask the controller.
 
-GET  /api/v1/plan, steps/latest, decisions, transitions, devices, replans/{id}      POST /api/v1/replans
+GET  /api/v1/plan, steps/latest, decisions, transitions, devices, replans/{id}, commands/{id}
+POST /api/v1/replans, commands
 GET  /livez, /readyz, /metrics, /openapi.json, /docs
 """
 
@@ -20,8 +21,10 @@ from nereus.api.exposition import CONTENT_TYPE
 from nereus.api.feed import POLL_S, Feed
 from nereus.api.metrics import exposition
 from nereus.api.problems import Kind, ProblemError, answer_errors_with_problems
-from nereus.api.replans import Replans
+from nereus.api.requests import Requests, commands, replans
 from nereus.api.schemas import (
+    CommandIn,
+    CommandOut,
     Decisions,
     Devices,
     Health,
@@ -31,7 +34,7 @@ from nereus.api.schemas import (
     StepOut,
     Transitions,
 )
-from nereus.runtime.controller import ControllerPort
+from nereus.runtime.controller import ControllerPort, ReplanCommand, VerbCommand
 from nereus.runtime.projection import Projection, View
 
 MAX_LIMIT = 200
@@ -58,7 +61,8 @@ def create_app(controller: ControllerPort, *, poll_s: float = POLL_S) -> FastAPI
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         feed = Feed(controller, poll_s)
-        app.state.feed, app.state.replans = feed, Replans(controller, feed)
+        app.state.feed = feed
+        app.state.replans, app.state.commands = replans(controller, feed), commands(controller, feed)
         following = asyncio.create_task(feed.follow())
         yield
         following.cancel()
@@ -125,8 +129,8 @@ async def devices(request: Request, cursor: Cursor = None, limit: Limit = 50) ->
 @view.post("/replans", status_code=202, responses={202: {"headers": {"Location": LOCATION}}, 409: {}, 503: {}})
 async def ask_for_replan(request: Request, response: Response, body: ReplanIn, key: Key = None) -> ReplanOut:
     """Have the plan looked at again, now; the answer's Location tells later what was decided."""
-    replans: Replans = request.app.state.replans
-    replan = await replans.ask(body, key)
+    asked: Requests[ReplanIn, ReplanCommand, ReplanOut] = request.app.state.replans
+    replan = await asked.ask(body, key)
     response.headers["Location"] = f"{PREFIX}/replans/{replan.id}"
     return replan
 
@@ -134,8 +138,24 @@ async def ask_for_replan(request: Request, response: Response, body: ReplanIn, k
 @view.get("/replans/{id}", responses={404: {}})
 async def replan(request: Request, id: str) -> ReplanOut:
     """A request for a replan, and what was decided."""
-    replans: Replans = request.app.state.replans
-    return replans.view(id)
+    asked: Requests[ReplanIn, ReplanCommand, ReplanOut] = request.app.state.replans
+    return asked.view(id)
+
+
+@view.post("/commands", status_code=202, responses={202: {"headers": {"Location": LOCATION}}, 409: {}, 503: {}})
+async def command_job(request: Request, response: Response, body: CommandIn, key: Key = None) -> CommandOut:
+    """Pause, resume, abort or roll back; the answer's Location tells later what came of it."""
+    asked: Requests[CommandIn, VerbCommand, CommandOut] = request.app.state.commands
+    command = await asked.ask(body, key)
+    response.headers["Location"] = f"{PREFIX}/commands/{command.id}"
+    return command
+
+
+@view.get("/commands/{id}", responses={404: {}})
+async def command(request: Request, id: str) -> CommandOut:
+    """A command, and what it comes to."""
+    asked: Requests[CommandIn, VerbCommand, CommandOut] = request.app.state.commands
+    return asked.view(id)
 
 
 # --- the process ------------------------------------------------------------------------------------------------------

@@ -14,14 +14,14 @@ from math import nan
 
 from nereus import __version__
 from nereus.api.exposition import Described, Samples, Source, Value, text
+from nereus.control.phases import End
 from nereus.control.report import StepReport
 from nereus.policy.admission import Code
 from nereus.runtime.projection import Projection
 from nereus.spec.stages import STAGES
 
-DEVICE_STATES = ("ready", "leaving")
+DEVICE_STATES, AXES = ("ready", "leaving"), ("tp", "pp", "dp")
 PRIMITIVES = ("Split", "Merge", "Extend", "Destroy")
-AXES = ("tp", "pp", "dp")
 WEIGHT_SYNC = "weight_sync"
 """Timed beside the model-stages, and not one of them."""
 
@@ -120,6 +120,14 @@ METRICS = (
         "nereus_transitions_total",
         "Transitions that were carried out.",
         _one(lambda s: s.tallies.transitions),
+    ),
+    Described(
+        "Transitions",
+        "counter",
+        "nereus_transitions_interrupted_total",
+        "Transitions that ended before their commit, by what they came to.",
+        lambda s: [((end,), s.tallies.interrupted[end]) for end in map(str, End)],
+        ("end",),
     ),
     Described(
         "Transitions",

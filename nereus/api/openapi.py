@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nereus.api.app import create_app
 from nereus.control.effects import News
-from nereus.runtime.controller import Receipt, ReplanCommand
+from nereus.runtime.controller import Command, Receipt
 
 
 class Nobody:
@@ -17,7 +17,7 @@ class Nobody:
     def feed(self, after: int) -> Sequence[News]:
         raise ConnectionError("there is no controller")
 
-    def submit(self, command: ReplanCommand) -> Receipt:
+    def submit(self, command: Command) -> Receipt:
         raise ConnectionError("there is no controller")
 
 

@@ -38,6 +38,8 @@ class PlanOut(Schema):
     """0 at the start, one more with each transition."""
     since_step: int
     """Completed steps when it began."""
+    paused: bool
+    """Whether an operator holds the loop at its boundaries."""
     stages: dict[str, StageOut]
     """By model-stage."""
 
@@ -200,6 +202,26 @@ class ReplanOut(Schema):
     """accepted: the controller has it. decided: there are decisions."""
     decisions: list[DecisionOut]
     """In the order in which candidates were judged."""
+
+
+class CommandIn(Schema):
+    """What an operator wants of the job, beside a replan."""
+
+    verb: Literal["pause", "resume", "abort", "rollback"]
+    """Hold the loop at its next boundary; let it go; end what is planned or moving; go back to the plan before."""
+
+
+class CommandOut(Schema):
+    """A command, and what it comes to."""
+
+    id: str
+    verb: Literal["pause", "resume", "abort", "rollback"]
+    state: Literal["accepted", "answered"]
+    """accepted: the controller has it. answered: `done` and `reason` are there."""
+    done: bool | None
+    """False where it cannot be; null before the answer."""
+    reason: str | None
+    """One sentence: what happens now, or why nothing does."""
 
 
 class Health(Schema):

@@ -86,6 +86,26 @@ def replan(
     ask_for_replan(url, dry_run=dry_run, forced=force, as_json=as_json)
 
 
+def _command(verb: str, does: str) -> None:
+    """A subcommand that hands one verb to a running job."""
+
+    def ask(
+        url: Url = DEFAULT_URL,
+        as_json: Annotated[bool, typer.Option("--json", help="Print the command as one JSON object.")] = False,
+    ) -> None:
+        from nereus.cli.command import command_job
+
+        command_job(url, verb, as_json=as_json)
+
+    app.command(name=verb, help=does)(ask)
+
+
+_command("pause", "Hold a running job at its next boundary between two steps.")
+_command("resume", "Let a paused job go on.")
+_command("abort", "End what a running job plans or moves: rolled back before the first Destroy, else carried to its plan.")
+_command("rollback", "Return a running job to the plan before the one in force, by a forced transition.")
+
+
 @app.command()
 def plan(
     job: Annotated[Path, typer.Argument(help="A job file, or the outline of a job on accelerators.", metavar="JOB")],

@@ -11,7 +11,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
+from nereus.control.effects import (
+    Answered,
+    CanaryRead,
+    Decision,
+    DevicesChanged,
+    Interrupted,
+    News,
+    Started,
+    TransitionRecord,
+    Waited,
+)
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, spans
 from nereus.runtime.summary import Summary, plan_dict
@@ -58,10 +68,14 @@ class Display:
             self._last_pool = pool_line(event)
         elif isinstance(event, Decision):
             self._last_decision = decision_line(event)
+        elif isinstance(event, Answered | CanaryRead | Waited):
+            self._last_decision = line(event)
         else:
             self._plan = event.plan
         if isinstance(event, TransitionRecord):
             self._last_change = transition_line(event)
+        if isinstance(event, Interrupted):
+            self._last_change = interrupted_line(event)
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
         elif self._plan is not None:
@@ -111,7 +125,34 @@ def line(event: News) -> str:
         return decision_line(event)
     if isinstance(event, TransitionRecord):
         return "\n".join([transition_line(event), *plan_lines(event.plan)])
+    if isinstance(event, Answered):
+        return answered_line(event)
+    if isinstance(event, CanaryRead):
+        return canary_line(event)
+    if isinstance(event, Waited):
+        return f"waited {event.seconds:.1f} s after step {event.step}: no plan did fit until devices came"
+    if isinstance(event, Interrupted):
+        return "\n".join([interrupted_line(event), *plan_lines(event.plan)])
     return "\n".join(plan_lines(event.plan))
+
+
+def answered_line(event: Answered) -> str:
+    """What an operator's request came to."""
+    return f"{event.verb} after step {event.step}: {event.reason}"
+
+
+def canary_line(event: CanaryRead) -> str:
+    """What a transition has saved."""
+    back = "; the plan before comes back" if event.returns else ""
+    return (
+        f"canary after step {event.step}: epoch {event.epoch} saves {event.realised_s:.2f} s a step, "
+        f"{event.predicted_s:.2f} s were predicted{back}"
+    )
+
+
+def interrupted_line(event: Interrupted) -> str:
+    """A transition that ended before its commit."""
+    return f"transition to epoch {event.epoch} after step {event.step} {event.end}: {event.reason}"
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -181,6 +222,14 @@ def event_dict(event: News) -> dict[str, Any]:
             "l_step_s": event.proposal.l_step_s,
             **asdict(event.verdict),
         }
+    if isinstance(event, Answered):
+        return {"event": "answered", **asdict(event)}
+    if isinstance(event, CanaryRead):
+        return {"event": "canary", **asdict(event)}
+    if isinstance(event, Waited):
+        return {"event": "waited", **asdict(event)}
+    if isinstance(event, Interrupted):
+        return {"event": "interrupted", **asdict(event), "plan": plan_dict(event.plan)}
     return {
         "event": "transition",
         "step": event.step,

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from nereus.cli.simulated import show
 from nereus.errors import UserError
-from nereus.policy.admission import GAMMA
 from nereus.sim.comparison import Comparison
 from nereus.sim.inputs import NOTICE_S, Inputs
 from nereus.sim.outcome import Outcome
@@ -27,6 +26,7 @@ from nereus.sim.scenario import Scenario
 from nereus.spec.drift_file import read_drift
 from nereus.spec.lengths import read_lengths
 from nereus.spec.outline import is_outline, parse_outline, read_models
+from nereus.spec.policy import GAMMA
 from nereus.spec.problems import unknown
 from nereus.spec.reading import read_data
 from nereus.spec.traces import read_availability

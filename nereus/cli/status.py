@@ -45,7 +45,8 @@ def plan_table(status: dict[str, Any]) -> Table | str:
     plan = status["plan"]
     if plan is None:
         return "no plan is in force yet"
-    table = Table(title=f"plan, epoch {plan['epoch']}, since step {plan['since_step']}", title_justify="left")
+    held = ", paused" if plan["paused"] else ""
+    table = Table(title=f"plan, epoch {plan['epoch']}, since step {plan['since_step']}{held}", title_justify="left")
     for heading in ("model-stage", "tp", "pp", "dp", "micro-batch", "devices"):
         table.add_column(heading, justify="left" if heading in ("model-stage", "devices") else "right")
     for name, stage in plan["stages"].items():

@@ -79,6 +79,10 @@ class Carrying:
     """What has been hashed in this leg."""
     proof: Mapping[str, Digest] = field(default_factory=dict)
     """The digest of each model-stage before anything moved."""
+    wrong: frozenset[UnitId] = frozenset()
+    """Units whose logical state is not what it was."""
+    fault: str = ""
+    """What was found wrong with the first of them; nothing goes on then."""
     tally: Tally = field(default_factory=Tally)
     began_s: tuple[float, ...] = ()
     """When each leg began."""
@@ -91,13 +95,13 @@ class Carrying:
 Step = tuple[Carrying, tuple[Effect, ...]]
 
 
-def begin(task: Task, now_s: float) -> Step:
-    """Start a transition: hash what stands."""
-    return _enter(Carrying(task=task), Leg.DIGEST_BEFORE, now_s)
+def begin(task: Task, now_s: float, proof: Mapping[str, Digest] | None = None) -> Step:
+    """Start a transition: hash what stands. `proof` has the digests of model-stages that are known already."""
+    return _enter(Carrying(task=task, proof=proof or {}), Leg.DIGEST_BEFORE, now_s)
 
 
 def advance(carrying: Carrying, event: Event, states: Mapping[str, StateSpec], now_s: float) -> Step:
-    """Take one fact in. Raises DigestMismatch when the logical state is not what it was; then nothing was committed."""
+    """Take one fact in. Where the logical state is not what it was, `fault` says so, and nothing goes on."""
     task, tally = carrying.task, carrying.tally
     match event, carrying.leg:
         case DigestsTaken(tag=tag, endpoint=who), Leg.DIGEST_BEFORE | Leg.DIGEST_AFTER if (
@@ -123,6 +127,15 @@ def advance(carrying: Carrying, event: Event, states: Mapping[str, StateSpec], n
             answered = _answered(replace(carrying, tally=tally), event.endpoint)
             return (answered, ()) if answered.waiting else _enter(answered, Leg.DONE, now_s)
     return carrying, ()
+
+
+def awaits(carrying: Carrying, call: str, endpoint: EndpointId) -> bool:
+    """Whether a call on an endpoint is under way; `call` is named as in OpFailed."""
+    if carrying.leg in (Leg.MOVE, Leg.HELD):
+        return endpoint in carrying.running.get(call, ())
+    epoch = carrying.task.epoch
+    verbs = {Leg.INSTALL: f"install e{epoch}", Leg.BIND: f"bind e{epoch}"}
+    return endpoint in carrying.waiting and call == verbs.get(carrying.leg, f"digest {_tag(carrying.task, carrying.leg)}")
 
 
 def again(carrying: Carrying) -> tuple[Effect, ...]:
@@ -201,25 +214,37 @@ def _proved(carrying: Carrying, states: Mapping[str, StateSpec], now_s: float) -
     proof = dict(carrying.proof)
     task = carrying.task
     emus = task.before if carrying.leg is Leg.DIGEST_BEFORE else task.transition.result
+    wrong: dict[UnitId, str] = {}
     for unit, digest in _unit_digests(carrying.boxes, emus, states).items():
+        if isinstance(digest, str):
+            wrong[unit] = digest
+            continue
         expected = proof.setdefault(unit.stage, digest)
         if digest != expected:
-            wrong = sorted(str(ref) for ref in expected if digest.get(ref) != expected[ref])
-            raise DigestMismatch(f"{unit}: {len(wrong)} tensors are not what they were, first {wrong[0]}")
+            refs = sorted(str(ref) for ref in expected if digest.get(ref) != expected[ref])
+            wrong[unit] = f"{unit}: {len(refs)} tensors are not what they were, first {refs[0]}"
+    if wrong:
+        return replace(carrying, wrong=frozenset(wrong), fault=next(iter(wrong.values()))), ()
     return _enter(replace(carrying, proof=proof), Leg(carrying.leg + 1), now_s)
 
 
 def _unit_digests(
     boxes: Iterable[tuple[UnitId, tuple[BoxDigest, ...]]], emus: Iterable[Emu], states: Mapping[str, StateSpec]
-) -> dict[UnitId, Digest]:
+) -> dict[UnitId, Digest | str]:
+    """The digest of each unit, or what is wrong with it."""
     by_stage: dict[str, dict[UnitId, list[BoxDigest]]] = {}
     for unit, digests in boxes:
         by_stage.setdefault(unit.stage, {}).setdefault(unit, []).extend(digests)
     sharded = {emu.stage for emu in emus if emu.optimizer != UNSHARDED}
-    found: dict[UnitId, Digest] = {}
+    found: dict[UnitId, Digest | str] = {}
     for stage, units in by_stage.items():
         shapes = {tensor.ref: tensor.shape for tensor in states[stage].tensors}
-        found.update(unit_digests(units, shapes, sharded=stage in sharded))
+        # Units that share nothing are judged one by one, so that a damaged one does not hide that others are whole.
+        for together in [units] if stage in sharded else [{unit: held} for unit, held in units.items()]:
+            try:
+                found.update(unit_digests(together, shapes, sharded=stage in sharded))
+            except DigestMismatch as error:
+                found.update(dict.fromkeys(together, f"{next(iter(together))}: {error}"))
     return found
 
 

@@ -18,6 +18,7 @@ from nereus.control.events import (
     EndpointDied,
     Event,
     JobStarted,
+    OperatorAsked,
     OpFailed,
     PlanReady,
     PoolChanged,
@@ -26,9 +27,25 @@ from nereus.control.events import (
 )
 from nereus.control.losing import asked_again, failed, lost, pool
 from nereus.control.mirror import mirror
-from nereus.control.moving import joining, transitioning
-from nereus.control.phases import ALLOWED, Admitted, Idle, Joining, Phase, Planning, Starting, Steady, Stopped, Transitioning
-from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan
+from nereus.control.moving import joining
+from nereus.control.operating import operate, read_canary
+from nereus.control.phases import (
+    ALLOWED,
+    Admitted,
+    Idle,
+    Joining,
+    Paused,
+    Phase,
+    Planning,
+    Settling,
+    Starting,
+    Steady,
+    Stopped,
+    Transitioning,
+    Waiting,
+)
+from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan, wait
+from nereus.control.regrouping import settling, transitioning
 from nereus.control.starting import starting
 from nereus.control.state import JobState, Result
 from nereus.errors import NereusError
@@ -42,7 +59,7 @@ def step(state: JobState, event: Event, now_s: float) -> Result:
         return state, asked_again(state)
     mirrored = mirror(state, event)
     after, effects = (
-        pool(state, mirrored, event) if isinstance(event, PoolChanged) else _decide(state, mirrored, event, now_s)
+        pool(state, mirrored, event, now_s) if isinstance(event, PoolChanged) else _decide(state, mirrored, event, now_s)
     )
     _check_change(state.phase, after.phase)
     if (after.endpoint_of, after.leaving) != (state.endpoint_of, state.leaving):
@@ -68,21 +85,33 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
         case JobStarted(), _:
             return state, asked_again(state)
         case DeviceFailed(), _:
-            return failed(state, event)
+            return failed(state, event, now_s)
         case EndpointDied() | StepLost(), _:
             return lost(before, state, event, now_s)
         case BoundaryReached(), Steady() | Planning() | Admitted():
-            return boundary(state, now_s)
+            watched, told = read_canary(before, state, now_s)
+            after, effects = boundary(watched, now_s)
+            return after, (*told, *effects)
         case PlanReady(cycle=cycle), Planning(cycle=asked) if cycle == asked:
             return plan_ready(state, event, now_s)
         case OpFailed(op="propose"), Planning():
-            return no_plan(state, f"the planner failed: {event.error}")
+            return no_plan(state, f"the planner failed: {event.error}", now_s)
+        case BoundaryReached(), Waiting():
+            return replace(state, phase=replace(state.phase, holding=True)), ()
+        case DeviceReady(), Waiting():
+            return wait(state)
         case ReplanRequested(), Steady():
             return replan(state, (OPERATOR,), event)
+        case ReplanRequested(), Paused(admitted=None):
+            return replan(state, (OPERATOR,), event, holding=True)
+        case OperatorAsked(), _:
+            return operate(state, event, now_s)
         case ReplanRequested(), _:
             return replace(state, request=event), ()
         case DeviceReady(), Joining():
             return joining(state, event, now_s)
         case _, Transitioning():
             return transitioning(state, event, now_s)
+        case _, Settling():
+            return settling(state, event, now_s)
     return state, ()

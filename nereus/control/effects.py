@@ -55,6 +55,14 @@ class RunOp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AbortOps:
+    """Unblock these endpoints, and wait until none of them runs an operation -> Settled."""
+
+    epoch: int
+    endpoints: tuple[EndpointId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TakeDigests:
     """Hash the logical state of these units -> DigestsTaken."""
 
@@ -126,6 +134,57 @@ class TransitionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """A transition ended before its commit, and the job stands on whole units again."""
+
+    step: int
+    epoch: int
+    """Of the transition that ended."""
+    reason: str
+    end: str
+    """rolled back; carried through; or parted: then a plan from the units that are intact follows."""
+    plan: Plan
+    """What stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryRead:
+    """What an opportunistic transition has saved over the steps after it."""
+
+    step: int
+    epoch: int
+    predicted_s: float
+    """Seconds per step that were to be saved."""
+    realised_s: float
+    """Seconds per step that were: mean before less mean after."""
+    returns: bool
+    """Whether the plan before comes back because of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """The loop has waited for devices, since no plan did fit."""
+
+    step: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What an operator's request comes to."""
+
+    step: int
+    command: str
+    verb: str
+    done: bool
+    """False where it cannot be."""
+    reason: str
+    """One sentence: what happens now, or why nothing does."""
+    paused: bool
+    """Whether the loop is held at its boundaries from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """The first units are in place."""
 
@@ -143,7 +202,7 @@ class DevicesChanged:
     """Of these, those on notice, and the step after which they are gone."""
 
 
-News = Started | DevicesChanged | StepReport | Decision | TransitionRecord
+News = Started | DevicesChanged | StepReport | Decision | TransitionRecord | Interrupted | Answered | CanaryRead | Waited
 """What is told to whoever watches, in order."""
 
 
@@ -160,6 +219,7 @@ Effect = (
     | SeedUnits
     | InstallPrograms
     | RunOp
+    | AbortOps
     | TakeDigests
     | BindUnits
     | RequestPlan

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from nereus.control.report import StepReport
 from nereus.emu.digest import BoxDigest
@@ -76,8 +77,19 @@ class OpFailed:
 
     endpoint: EndpointId
     op: str
-    """The operation, or the verb: install, seed, digest, bind."""
+    """The operation, or the verb and what it was for: "install e3", "digest e3.after", "bind e3", "seed"."""
     error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """An endpoint has been aborted, and runs no operation any more."""
+
+    endpoint: EndpointId
+    epoch: int
+    """Of the transition that was ended."""
+    done: tuple[str, ...]
+    """Its operations that this endpoint has done; streams are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +173,28 @@ class ReplanRequested:
     """Carry out the best feasible plan even if it does not pay."""
 
 
+class Verb(StrEnum):
+    """What an operator can ask for beside a replan."""
+
+    PAUSE = "pause"
+    """Hold the loop at the next boundary."""
+    RESUME = "resume"
+    """Let it go."""
+    ABORT = "abort"
+    """End what is planned or on the move: rolled back before the first Destroy, else carried to its plan."""
+    ROLLBACK = "rollback"
+    """Go back to the plan before the one in force."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAsked:
+    """An operator wants something of the job."""
+
+    command: str
+    """The id of the request."""
+    verb: Verb
+
+
 Event = (
     JobStarted
     | DeviceReady
@@ -169,6 +203,7 @@ Event = (
     | Installed
     | OpCompleted
     | OpFailed
+    | Settled
     | DigestsTaken
     | Committed
     | EndpointDied
@@ -177,4 +212,5 @@ Event = (
     | PoolChanged
     | PlanReady
     | ReplanRequested
+    | OperatorAsked
 )

@@ -7,16 +7,16 @@ from dataclasses import replace
 from nereus.control.effects import Effect, ReleaseBoundary, RetireEndpoints, SpawnDevices
 from nereus.control.events import DeviceFailed, EndpointDied, PoolChanged, StepLost
 from nereus.control.moving import stop
-from nereus.control.phases import Admitted, Joining, Planning, Starting, Steady, Transitioning
-from nereus.control.planning import carry_out_admitted, replan
+from nereus.control.phases import Admitted, Joining, Paused, Planning, Settling, Starting, Transitioning, Waiting
+from nereus.control.planning import carry_out_admitted, give_up, replan
+from nereus.control.regrouping import interrupt, settling
 from nereus.control.state import JobState, Result
-from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.policy.horizon import Signal
 from nereus.policy.triggers import Trigger
 
 
-def pool(before: JobState, state: JobState, event: PoolChanged) -> Result:
+def pool(before: JobState, state: JobState, event: PoolChanged, now_s: float) -> Result:
     """Start what arrives, end what is gone; whether the plan has to change is the next boundary's question."""
     gone = tuple(before.endpoint_of[device] for device in event.gone if device in before.endpoint_of)
     effects: list[Effect] = []
@@ -24,11 +24,18 @@ def pool(before: JobState, state: JobState, event: PoolChanged) -> Result:
         effects.append(SpawnDevices(devices=event.arriving))
     if gone:
         effects.append(RetireEndpoints(endpoints=gone))
-    hit = _units_on(before, gone)
-    if hit or (gone and isinstance(state.phase, Transitioning)):
-        after, more = _recover(state, f"the notice of {', '.join(gone)} ran out", hit, holding=False)
-        return after, (*effects, *more)
-    return state, tuple(effects)
+    hit, reason = _units_on(before, gone), f"the notice of {', '.join(gone)} ran out"
+    if isinstance(state.phase, Settling):
+        after, more = settling(state, event, now_s)
+    elif isinstance(state.phase, Transitioning):
+        after, more = _interrupted(state, reason, gone, now_s)
+    elif hit:
+        after, more = _recover(state, reason, hit, holding=False)
+    elif isinstance(state.phase, Waiting) and not state.starting:
+        after, more = give_up(state, "the devices that were on their way are gone", now_s)
+    else:
+        return state, tuple(effects)
+    return after, (*effects, *more)
 
 
 def lost(before: JobState, state: JobState, event: EndpointDied | StepLost, now_s: float) -> Result:
@@ -40,25 +47,31 @@ def lost(before: JobState, state: JobState, event: EndpointDied | StepLost, now_
     return _answer(before, state, event, hit, now_s)
 
 
-def failed(state: JobState, event: DeviceFailed) -> Result:
+def failed(state: JobState, event: DeviceFailed, now_s: float) -> Result:
     """A device that was to come has not come: the pool is what it was, unless a script waits for it."""
     if isinstance(state.phase, Joining) and event.device in state.phase.devices:
         return stop(state, f"device {event.device}, which the job file lets join, did not start: {event.reason}")
-    return state, (RetireEndpoints(endpoints=(event.endpoint,)),)
+    retire = RetireEndpoints(endpoints=(event.endpoint,))
+    if isinstance(state.phase, Waiting) and not state.starting:
+        after, effects = give_up(state, f"device {event.device} did not start: {event.reason}", now_s)
+        return after, (retire, *effects)
+    return state, (retire,)
 
 
 def _answer(before: JobState, state: JobState, event: EndpointDied | StepLost, hit: list[str], now_s: float) -> Result:
     """What a death leads to: recovery where it took units, and the loop's release where it waits for one."""
     waits = isinstance(event, StepLost)
-    known = event.endpoint not in before.endpoint_of.values()
-    if waits and known and isinstance(state.phase, Transitioning):
-        return state, ()
-    if hit or isinstance(state.phase, Transitioning):
-        reason = f"endpoint {event.endpoint} died during {event.during}, with {', '.join(hit) or 'no unit'}"
+    reason = f"endpoint {event.endpoint} died during {event.during}, with {', '.join(hit) or 'no unit'}"
+    if isinstance(state.phase, Settling):
+        return settling(state, event, now_s)
+    if isinstance(state.phase, Transitioning):
+        known = event.endpoint not in before.endpoint_of.values()
+        return (state, ()) if known else _interrupted(state, reason, (event.endpoint,), now_s)
+    if hit:
         return _recover(state, reason, hit, holding=waits)
     if not waits:
         return state, ()
-    if isinstance(state.phase, Planning):
+    if isinstance(state.phase, Planning | Waiting):
         return replace(state, phase=replace(state.phase, holding=True)), ()
     if isinstance(state.phase, Admitted):
         return carry_out_admitted(state, state.phase, now_s)
@@ -70,23 +83,30 @@ def _units_on(state: JobState, endpoints: tuple[EndpointId, ...]) -> list[str]:
 
 
 def _recover(state: JobState, reason: str, hit: list[str], *, holding: bool) -> Result:
-    """Units are gone: ask for a plan from the intact ones at once. Without an intact copy, or half-way, the job stops."""
-    bare = [name for name, emus in state.emus.items() if not _is_whole(emus)]
-    if bare or isinstance(state.phase, Transitioning) or not isinstance(state.phase, Steady | Planning | Admitted):
-        why = f"no intact copy of {', '.join(bare)} is left" if bare else "state was moving"
+    """Units are gone: ask for a plan from the intact ones at once. Without an intact copy the job stops."""
+    bare = [name for name, emus in state.emus.items() if not emus]
+    if bare:
+        why = f"no intact copy of {', '.join(bare)} is left"
         return stop(state, f"{reason}; {why}; run the job again, and look for what ended the process")
-    after, effects = replan(state, (Trigger(Signal.POOL, True, reason),), None)
-    assert isinstance(after.phase, Planning)
-    return replace(after, phase=replace(after.phase, holding=holding, recovering=True)), effects
+    # The loop waits while a script's devices start, and while the last loss is planned for.
+    waits = (
+        holding
+        or isinstance(state.phase, Joining | Paused)
+        or (isinstance(state.phase, Planning | Waiting) and state.phase.holding)
+    )
+    return replan(state, (Trigger(Signal.POOL, True, reason),), None, holding=waits, recovering=True)
 
 
-def _is_whole(emus: tuple[Emu, ...]) -> bool:
-    """Whether these replicas hold all state of their model-stage: under ZeRO-1 each has a part of the optimizer's."""
-    return bool(emus) and len({emu.optimizer.part for emu in emus}) == emus[0].optimizer.parts
+def _interrupted(state: JobState, reason: str, gone: tuple[EndpointId, ...], now_s: float) -> Result:
+    """Endpoints are gone while state moves: if they take part in it, it ends."""
+    moving = state.phase
+    assert isinstance(moving, Transitioning)
+    involved = not set(gone).isdisjoint(moving.carrying.task.endpoints)
+    return interrupt(state, reason, now_s) if involved else (state, ())
 
 
 def asked_again(state: JobState) -> tuple[Effect, ...]:
     """The loop asks a second time, after a restart: it is released unless state is on the move, which ends in a release."""
     held = isinstance(state.phase, Planning) and state.phase.holding
-    waits = held or isinstance(state.phase, Starting | Joining | Transitioning)
+    waits = held or isinstance(state.phase, Starting | Joining | Transitioning | Settling | Paused | Waiting)
     return () if waits else (ReleaseBoundary(release=state.release),)

@@ -6,6 +6,7 @@ from collections.abc import Set
 from dataclasses import replace
 
 from nereus.control.events import BoundaryReached, DeviceFailed, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
+from nereus.control.intact import survivors
 from nereus.control.state import JobState
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
@@ -41,13 +42,14 @@ def mirror(state: JobState, event: Event) -> JobState:
                 emus=_intact(state, {event.endpoint}),
             )
         case BoundaryReached():
-            return _learn(replace(state, step=event.report.step, report=event.report))
+            recent = (*state.recent_s, event.report.step_s)[-max(state.config.policy.canary_steps, 1) :]
+            return _learn(replace(state, step=event.report.step, report=event.report, recent_s=recent))
     return state
 
 
 def _intact(state: JobState, dead: Set[EndpointId]) -> dict[str, tuple[Emu, ...]]:
     """The EMUs of each model-stage without those that lost a rank."""
-    return {name: tuple(emu for emu in emus if not dead & set(emu.endpoints)) for name, emus in state.emus.items()}
+    return {name: survivors(emus, dead) for name, emus in state.emus.items()}
 
 
 def _learn(state: JobState) -> JobState:

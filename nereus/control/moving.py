@@ -1,25 +1,32 @@
-"""Transitions: how one begins, what a fact of it leads to, and what holds after its commit.
+"""Transitions: how one begins, and what holds after its commit.
 
-scripted [-> joining] -> begin -> transitioning, fact by fact -> committed: the new plan is in force, the loop goes on
+scripted [-> joining] -> begin -> facts, one by one (regrouping.py) -> committed: the new plan is in force, the loop goes on
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from statistics import fmean
 
-from nereus.control.carrying import Carrying, Leg, Task, advance
+from nereus.control.carrying import Carrying, Leg, Task
 from nereus.control.carrying import begin as begin_carrying
 from nereus.control.effects import Publish, ReleaseBoundary, RetireEndpoints, SpawnDevices, StopJob, TransitionRecord
-from nereus.control.events import DeviceReady, Event, OpFailed
-from nereus.control.phases import Joining, Steady, Stopped, Transitioning
+from nereus.control.events import DeviceReady
+from nereus.control.phases import Admitted, Joining, Paused, Steady, Stopped, Transitioning
 from nereus.control.programs import programs, weight_sync
 from nereus.control.script import targets
-from nereus.control.state import JobState, Result
+from nereus.control.state import Canary, JobState, Result
 from nereus.emu.plan import Plan, StagePlan
-from nereus.errors import DigestMismatch, LayoutError
+from nereus.emu.unit import Emu
+from nereus.errors import LayoutError
 from nereus.policy.proposal import transition_to
+from nereus.policy.triggers import Trigger
 from nereus.spec.plan import ScriptedTransition
+from nereus.transition.ops import Transition
+
+HOUR_S = 3600.0
+"""Seconds over which transitions are counted against the policy's limit."""
 
 
 def scripted(state: JobState, entry: ScriptedTransition, now_s: float) -> Result:
@@ -46,62 +53,74 @@ def _begin_script(state: JobState, entry: ScriptedTransition, joined: tuple[int,
     return replace(after, phase=replace(after.phase, joined=joined, leaving=entry.leave)), effects
 
 
-def begin(state: JobState, changed: Mapping[str, StagePlan], reason: str, l_tran_s: float | None, now_s: float) -> Result:
+def begin(
+    state: JobState,
+    changed: Mapping[str, StagePlan],
+    reason: str,
+    l_tran_s: float | None,
+    now_s: float,
+    urgent: tuple[Trigger, ...] = (),
+) -> Result:
     """Leave for new stage plans; the loop waits until the commit."""
-    epoch = state.plan.epoch + 1
+    epoch = state.next_epoch
     try:
         transition, _ = transition_to(state.snapshot, changed, epoch)
     except LayoutError as error:
         return stop(state, f"no order of primitives leads to the next plan: {error}")
     made = {name: tuple(emu for emu in transition.result if emu.stage == name) for name in changed}
     future = replace(state, plan=Plan(epoch, {**state.plan.stages, **changed}), emus={**state.emus, **made})
+    before = tuple(emu for name in changed for emu in state.emus[name])
+    carrying, effects = begin_carrying(task_of(future, transition, before), now_s)
+    phase = Transitioning(carrying=carrying, reason=reason, changed=dict(changed), l_tran_s=l_tran_s, urgent=urgent)
+    return replace(state, phase=phase, last_epoch=epoch), effects
+
+
+def begin_admitted(state: JobState, admitted: Admitted, now_s: float) -> Result:
+    """Leave for a plan that was admitted."""
+    after, effects = begin(state, admitted.changed, admitted.reason, admitted.l_tran_s, now_s, admitted.urgent)
+    if isinstance(after.phase, Transitioning):
+        after = replace(after, phase=replace(after.phase, saves_s=admitted.saves_s))
+    return after, effects
+
+
+def task_of(future: JobState, transition: Transition, before: tuple[Emu, ...]) -> Task:
+    """What it takes to carry a transition out that leads to the plan and the units of `future`."""
     installed, keep = programs(future, (*transition.moving, *transition.held))
-    task = Task(
-        epoch=epoch,
+    return Task(
+        epoch=future.plan.epoch,
         transition=transition,
         programs=installed,
-        before=tuple(emu for name in changed for emu in state.emus[name]),
+        before=before,
         bound=future.bound,
         keep=keep,
     )
-    carrying, effects = begin_carrying(task, now_s)
-    phase = Transitioning(carrying=carrying, reason=reason, changed=dict(changed), l_tran_s=l_tran_s)
-    return replace(state, phase=phase), effects
 
 
-def transitioning(state: JobState, event: Event, now_s: float) -> Result:
-    """One fact of a transition; at its end the new plan is in force and the loop goes on."""
-    moving = state.phase
-    assert isinstance(moving, Transitioning)
-    if isinstance(event, OpFailed):
-        epoch = moving.carrying.task.epoch
-        return stop(state, f"transition to epoch {epoch}: {event.op} failed on {event.endpoint}: {event.error}")
-    try:
-        carrying, effects = advance(moving.carrying, event, state.config.states, now_s)
-    except DigestMismatch as error:
-        return stop(state, str(error))
-    if carrying.leg is not Leg.DONE:
-        return replace(state, phase=replace(moving, carrying=carrying)), effects
-    return _committed(state, moving, carrying)
-
-
-def _committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Result:
+def in_force(state: JobState, moving: Transitioning, carrying: Carrying) -> JobState:
+    """The state once the plan and the units of a transition are bound."""
     task = carrying.task
     plan = Plan(task.epoch, {**state.plan.stages, **moving.changed})
-    idle = [d for d in state.leaving if d in state.endpoint_of and d not in plan.devices]
+    emus = {name: tuple(emu for emu in task.bound if emu.stage == name) for name in state.emus}
+    after = replace(state, phase=Steady(), plan=plan, emus=emus)
+    return replace(after, sync_members=weight_sync(after).members)
+
+
+def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Result:
+    """The new plan is in force, and the loop goes on."""
+    task, after = carrying.task, in_force(state, moving, carrying)
+    idle = [d for d in state.leaving if d in state.endpoint_of and d not in after.plan.devices]
     left = tuple(sorted({*idle, *moving.leaving}))
     seconds = carrying.seconds(Leg.INSTALL, Leg.DIGEST_AFTER) + carrying.seconds(Leg.HELD, Leg.DONE)
-    links = state.links if moving.l_tran_s is None else state.links.corrected(moving.l_tran_s, seconds)
     after = replace(
-        state,
-        phase=Steady(),
-        plan=plan,
-        emus={name: tuple(emu for emu in task.bound if emu.stage == name) for name in state.emus},
+        after,
         endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in left},
         leaving={d: s for d, s in state.leaving.items() if d not in left},
-        links=links,
+        links=state.links if moving.l_tran_s is None else state.links.corrected(moving.l_tran_s, seconds),
+        num_regroups=0,
+        previous=state.plan.stages,
+        committed_s=_within_the_hour((*state.committed_s, carrying.began_s[-1])),
+        canary=_canary(state, moving, task.epoch),
     )
-    after = replace(after, sync_members=weight_sync(after).members)
     record = TransitionRecord(
         step=state.step,
         epoch=task.epoch,
@@ -109,7 +128,7 @@ def _committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Re
         primitives=task.transition.counts,
         joined=moving.joined,
         left=left,
-        plan=plan,
+        plan=after.plan,
         outcome={
             **asdict(carrying.tally),
             "seconds": seconds,
@@ -120,8 +139,29 @@ def _committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Re
         },
     )
     retire = (RetireEndpoints(endpoints=tuple(state.endpoint_of[d] for d in left)),) if left else ()
-    return after, (Publish(news=record), *retire, ReleaseBoundary(release=after.release))
+    after, go = let_go(after)
+    return after, (Publish(news=record), *retire, *go)
+
+
+def _within_the_hour(times_s: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(at_s for at_s in times_s if times_s[-1] - at_s < HOUR_S)
+
+
+def _canary(state: JobState, moving: Transitioning, epoch: int) -> Canary | None:
+    """What is watched from now on: a transition that has to pay, if there are steps to compare with."""
+    steps = state.config.policy.canary_steps
+    if moving.saves_s is None or not steps or not state.recent_s:
+        return None
+    return Canary(epoch=epoch, predicted_s=moving.saves_s, before_s=fmean(state.recent_s[-steps:]))
+
+
+def let_go(state: JobState) -> Result:
+    """Let the loop go on from where it waits, unless an operator holds it."""
+    if state.pausing:
+        return replace(state, phase=Paused()), ()
+    return replace(state, phase=Steady()), (ReleaseBoundary(release=state.release),)
 
 
 def stop(state: JobState, reason: str) -> Result:
+    """The job cannot go on."""
     return replace(state, phase=Stopped(reason=reason)), (StopJob(reason=reason),)

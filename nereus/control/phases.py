@@ -1,12 +1,15 @@
 """The phases of a job, each with just the data that is valid in it, and the table of allowed changes.
 
 Idle -> Starting -> Steady <-> Planning -> Admitted -> Transitioning -> Steady        any -> Stopped
+                                                        |      ^
+                                                        Settling: aborted, then back on whole units
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from nereus.control.carrying import Carrying
 from nereus.control.events import ReplanRequested
@@ -69,8 +72,37 @@ class Admitted:
     changed: Mapping[str, StagePlan]
     l_tran_s: float
     """Predicted seconds of the transition."""
+    urgent: tuple[Trigger, ...] = ()
+    """Why it has to be; empty for one that only pays."""
+    saves_s: float | None = None
+    """Predicted saving per step of one that has to pay; None for others."""
     recovering: bool = False
     """Whether units are gone, so that the plan in force cannot go on."""
+
+
+class End(StrEnum):
+    """What a transition that ended before its commit came to."""
+
+    ROLLED_BACK = "rolled back"
+    """All units that were in force before it are so again."""
+    CARRIED_THROUGH = "carried through"
+    """All units of its target are in force."""
+    PARTED = "parted"
+    """The units that are intact make another plan, which is replaced at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regroup:
+    """Why whole units are bound again: a transition ended before its commit."""
+
+    epoch: int
+    """Of the first transition that did."""
+    reason: str
+    end: End
+    target: Mapping[str, StagePlan]
+    """The stage plans that it was to lead to."""
+    triggers: tuple[Trigger, ...]
+    """Of that transition if it had to be, so that it is looked at again at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +117,23 @@ class Transitioning:
     joined: tuple[DeviceId, ...] = ()
     leaving: tuple[DeviceId, ...] = ()
     """Devices that a script ends after it."""
+    urgent: tuple[Trigger, ...] = ()
+    """Why it has to be; empty for one that only pays, or that a script asks for."""
+    saves_s: float | None = None
+    """Predicted saving per step of one that has to pay; None for others."""
+    regroup: Regroup | None = None
+    """Set where it leads back to whole units instead of to a new plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling:
+    """A transition is being ended: its endpoints are aborted, and what they still run is waited for."""
+
+    moving: Transitioning
+    reason: str
+    waiting: frozenset[EndpointId]
+    done: Mapping[EndpointId, frozenset[str]] = field(default_factory=dict)
+    """The operations that those who have answered have done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +145,31 @@ class Joining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """An operator holds the loop at a boundary."""
+
+    admitted: Admitted | None = None
+    """What is carried out when it is let go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """No plan fits what is left, and devices are on their way: the loop waits for one that does."""
+
+    triggers: tuple[Trigger, ...]
+    holding: bool
+    """Whether the loop waits already; if not, it will, since units that it uses are gone."""
+    recovering: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """The job cannot go on."""
 
     reason: str
 
 
-Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Stopped
+Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Settling | Paused | Waiting | Stopped
 
 ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
     Idle: {Starting: "the job has started"},
@@ -111,6 +178,8 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Planning: "a signal crossed, or an operator asked",
         Joining: "a scripted transition needs devices",
         Transitioning: "a scripted transition is due",
+        Admitted: "an operator goes back to the plan before",
+        Paused: "an operator holds the loop",
         Stopped: "the last copy of a model-stage is gone",
     },
     Planning: {
@@ -118,18 +187,50 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Planning: "a newer snapshot replaces the request",
         Admitted: "a proposal was admitted",
         Transitioning: "a proposal was admitted while the loop waited",
-        Steady: "no proposal was admitted",
+        Steady: "no proposal was admitted, or an operator aborted",
+        Paused: "the answer is there, and an operator holds the loop",
+        Waiting: "no plan fits, and devices are on their way",
         Stopped: "the last copy of a model-stage is gone",
     },
     Admitted: {
         Joining: "a scripted transition needs devices",
         Transitioning: "the boundary was reached and the snapshot still holds",
-        Steady: "the pool or the units have changed since the decision",
+        Steady: "the pool or the units have changed since the decision, or an operator aborted",
+        Paused: "an operator holds the loop",
         Planning: "the pool or the units have changed, and a signal crossed",
         Stopped: "the last copy of a model-stage is gone",
     },
-    Joining: {Transitioning: "all devices are ready", Stopped: "a worker did not start"},
-    Transitioning: {Steady: "committed", Stopped: "the transition failed and no intact copy is left"},
+    Joining: {
+        Transitioning: "all devices are ready",
+        Planning: "units are gone",
+        Steady: "an operator aborted",
+        Paused: "an operator aborted, and holds the loop",
+        Stopped: "a worker did not start, or the last copy of a model-stage is gone",
+    },
+    Transitioning: {
+        Steady: "committed, or rolled back",
+        Paused: "committed or rolled back, and an operator holds the loop",
+        Planning: "whole units stand again, and a plan for them is wanted",
+        Settling: "an operation failed, a device was lost, or an operator aborted",
+        Stopped: "the state was damaged before anything moved, or no intact copy is left",
+    },
+    Settling: {
+        Transitioning: "all is quiet: back to whole units",
+        Stopped: "no intact copy is left, or it failed too often",
+    },
+    Paused: {
+        Steady: "let go",
+        Planning: "let go and a signal has crossed, units are gone, or an operator asked",
+        Joining: "let go, and a scripted transition needs devices",
+        Transitioning: "let go, and what was admitted or scripted is due",
+        Stopped: "the last copy of a model-stage is gone",
+    },
+    Waiting: {
+        Planning: "a device is ready, or units are gone",
+        Steady: "no device is on its way any more",
+        Paused: "no device is on its way any more, and an operator holds the loop",
+        Stopped: "no device is on its way any more, or the last copy of a model-stage is gone",
+    },
     Stopped: {},
 }
 """Which phase may follow which, and why. A change that is not here is a bug, and raises."""

@@ -8,19 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, RequestPlan
+from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, RequestPlan, Waited
 from nereus.control.events import PlanReady, ReplanRequested
-from nereus.control.moving import begin, scripted, stop
-from nereus.control.phases import Admitted, Planning, Steady
+from nereus.control.moving import HOUR_S, begin_admitted, let_go, scripted, stop
+from nereus.control.phases import Admitted, Paused, Planning, Steady, Waiting
 from nereus.control.state import JobState, Result
 from nereus.emu.plan import StagePlan
-from nereus.policy.admission import Verdict, admit
+from nereus.policy.admission import Code, Verdict, admit
 from nereus.policy.horizon import Signal
 from nereus.policy.proposal import Proposal
-from nereus.policy.triggers import Observed, Reference, Trigger, triggers
+from nereus.policy.triggers import Deltas, Observed, Reference, Trigger, triggers
 
 OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
 """What triggers a replan that someone asked for: no signal has crossed."""
+
+EFFICIENCY_EVERY_STEPS = 6
+"""RL steps between two looks at the efficiencies: six new steps outweigh all before in their fit, which is no work for each
+step."""
 
 STALE = Trigger(Signal.POOL, urgent=False, reason="the pool or the units changed after the decision", crossed=False)
 """What triggers a replan whose predecessor was overtaken by events."""
@@ -28,11 +32,14 @@ STALE = Trigger(Signal.POOL, urgent=False, reason="the pool or the units changed
 
 def boundary(state: JobState, now_s: float) -> Result:
     """A step is complete: carry out what was admitted or scripted, else look for triggers and let the loop go on."""
+    if state.pausing:
+        return _held(replace(state, boundary_due=True))
     if state.step in state.config.script:
         return scripted(state, state.config.script[state.step], now_s)
     if isinstance(state.phase, Admitted):
         return carry_out_admitted(state, state.phase, now_s)
     found = _triggers(state) if state.config.policy.adapt else ()
+    state = with_new_classes(state) if state.config.policy.adapt else state
     if isinstance(state.phase, Planning):
         if state.phase.is_urgent or not any(trigger.urgent for trigger in found):
             return _hold_or_go(state, state.phase)
@@ -42,10 +49,17 @@ def boundary(state: JobState, now_s: float) -> Result:
     return _ask(replace(state, request=None if asked else state.request), found or (OPERATOR,), asked)
 
 
+def _held(state: JobState) -> Result:
+    """An operator holds the loop: what is planned or admitted waits with it."""
+    if isinstance(state.phase, Planning):
+        return replace(state, phase=replace(state.phase, holding=True)), ()
+    return replace(state, phase=Paused(admitted=state.phase if isinstance(state.phase, Admitted) else None)), ()
+
+
 def carry_out_admitted(state: JobState, admitted: Admitted, now_s: float) -> Result:
     """The loop waits: leave for the admitted plan, if pool and units are still as in its snapshot, else look again."""
     if admitted.epoch == state.plan.epoch and admitted.usable == state.usable:
-        return begin(state, admitted.changed, admitted.reason, admitted.l_tran_s, now_s)
+        return begin_admitted(state, admitted, now_s)
     return _ask(replace(state, phase=Steady()), _triggers(state) or (STALE,), None, recovering=admitted.recovering)
 
 
@@ -53,9 +67,9 @@ def _ask(
     state: JobState, found: tuple[Trigger, ...], request: ReplanRequested | None, *, recovering: bool = False
 ) -> Result:
     """Ask for a plan at a boundary, where the loop is let go or held."""
-    after, effects = replan(state, found, request)
+    after, effects = replan(state, found, request, recovering=recovering)
     assert isinstance(after.phase, Planning)
-    after, go = _hold_or_go(after, replace(after.phase, recovering=recovering))
+    after, go = _hold_or_go(after, after.phase)
     return after, (*effects, *go)
 
 
@@ -88,11 +102,32 @@ def _triggers(state: JobState) -> tuple[Trigger, ...]:
         used=state.plan.devices,
         predicted_bytes=snapshot.peak_bytes(),
         usable_bytes=snapshot.pricing.usable_bytes,
+        efficiencies=_looked_at(state),
     )
-    return triggers(observed, state.reference, state.config.policy.delta_length)
+    policy = state.config.policy
+    return triggers(observed, state.reference, Deltas(policy.delta_length, policy.delta_compute, policy.delta_communication))
 
 
-def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested | None) -> Result:
+def _looked_at(state: JobState) -> Mapping[str, float]:
+    """The efficiencies, at the steps at which they are looked at."""
+    return state.pricing.efficiencies() if state.step % EFFICIENCY_EVERY_STEPS == 0 else {}
+
+
+def with_new_classes(state: JobState) -> JobState:
+    """References of efficiencies that are seen for the first time; the others stay."""
+    if state.reference is None or not (found := _looked_at(state)):
+        return state
+    return replace(state, reference=replace(state.reference, efficiencies={**found, **state.reference.efficiencies}))
+
+
+def replan(
+    state: JobState,
+    found: tuple[Trigger, ...],
+    request: ReplanRequested | None,
+    *,
+    holding: bool = False,
+    recovering: bool = False,
+) -> Result:
     """Ask for proposals; references are reset now, whatever comes of it."""
     horizons = state.horizons
     if request is None:
@@ -104,9 +139,11 @@ def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested
     planning = Planning(
         cycle=cycle,
         triggers=found,
-        horizon_steps=horizons.steps(trigger.signal for trigger in found),
+        horizon_steps=_capped(state, horizons.steps(trigger.signal for trigger in found)),
         usable=state.usable,
         request=request,
+        holding=holding,
+        recovering=recovering,
     )
     after = replace(
         state,
@@ -115,13 +152,31 @@ def replan(state: JobState, found: tuple[Trigger, ...], request: ReplanRequested
         reference=state.reference if request and request.dry_run else _reference(state, mean),
         phase=planning,
     )
-    return after, (RequestPlan(cycle=cycle, snapshot=state.snapshot, top=state.config.policy.top),)
+    return after, (request_for(after),)
+
+
+def _capped(state: JobState, horizon_steps: float) -> float:
+    """H_x, or what is left of the job: nothing pays after its last step."""
+    total = state.config.num_steps
+    return horizon_steps if total is None else min(horizon_steps, float(max(total - state.step, 0)))
+
+
+def request_for(state: JobState) -> RequestPlan:
+    """What the planner is asked for."""
+    planning = state.phase
+    assert isinstance(planning, Planning)
+    # Pins are for what only pays: a plan that cannot go on has to be left.
+    free = planning.is_urgent or planning.recovering
+    pins = frozenset() if free else frozenset(state.config.policy.pins)
+    snapshot = replace(state.snapshot, is_bound=not planning.recovering, pins=pins)
+    return RequestPlan(cycle=planning.cycle, snapshot=snapshot, top=state.config.policy.top)
 
 
 def _reference(state: JobState, response_tokens: float) -> Reference:
     """What drift is measured from, from now on."""
     snapshot = state.snapshot
-    return Reference(response_tokens, frozenset(state.usable), snapshot.peak_bytes() > snapshot.pricing.usable_bytes)
+    short = snapshot.peak_bytes() > snapshot.pricing.usable_bytes
+    return Reference(response_tokens, frozenset(state.usable), short, snapshot.pricing.efficiencies())
 
 
 def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
@@ -129,14 +184,11 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
     planning = state.phase
     assert isinstance(planning, Planning)
     if planning.holding and planning.usable != state.usable:
-        again, effects = replan(state, planning.triggers, planning.request)
-        assert isinstance(again.phase, Planning)
-        return replace(again, phase=replace(again.phase, holding=True, recovering=planning.recovering)), effects
+        return replan(state, planning.triggers, planning.request, holding=True, recovering=planning.recovering)
     news: list[Effect] = []
     for proposal in event.proposals:
-        verdict = _verdict(state, planning, proposal, event.current_l_step_s)
-        changed = {name: plan for name, plan in proposal.stages.items() if plan != state.plan.stages.get(name)}
-        news.append(Publish(news=_decision(state, planning, proposal, changed, verdict)))
+        verdict, changed = judged(state, planning, proposal, event.current_l_step_s, now_s)
+        news.append(Publish(news=decision(state, planning, proposal, changed, verdict)))
         if verdict.is_admitted and not (planning.request and planning.request.dry_run):
             admitted = Admitted(
                 cycle=planning.cycle,
@@ -145,28 +197,76 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 epoch=state.plan.epoch,
                 changed=changed,
                 l_tran_s=proposal.l_tran_s,
+                urgent=planning.triggers if planning.is_urgent else (),
+                saves_s=verdict.delta_l_s if verdict.code is Code.ADMITTED else None,
                 recovering=planning.recovering,
             )
+            state, told = waited(state, now_s)
+            news.extend(told)
             after = replace(state, phase=admitted)
+            if planning.holding and state.pausing and not planning.is_urgent:
+                return replace(state, phase=Paused(admitted=admitted)), tuple(news)
             if planning.holding:
-                after, effects = begin(after, changed, admitted.reason, admitted.l_tran_s, now_s)
+                after, effects = begin_admitted(after, admitted, now_s)
                 news.extend(effects)
             return after, tuple(news)
-    after, effects = no_plan(state, "no plan fits what is left")
+    after, effects = no_plan(state, "no plan fits what is left", now_s)
     return after, (*news, *effects)
 
 
-def no_plan(state: JobState, why: str) -> Result:
-    """Nothing was admitted: keep the plan in force, or stop where it cannot go on."""
+def no_plan(state: JobState, why: str, now_s: float) -> Result:
+    """Nothing was admitted: keep the plan in force. Where it cannot go on, wait for what is on its way, or stop."""
     planning = state.phase
     assert isinstance(planning, Planning)
-    if planning.recovering:
-        return stop(state, f"{planning.triggers[0].reason}; {why}; run the job again with more devices or memory")
-    go = (ReleaseBoundary(release=state.release),) if planning.holding else ()
-    return replace(state, phase=Steady()), go
+    must = planning.recovering or (planning.holding and planning.is_urgent)
+    if must and (state.starting or state.config.pool_is_live):
+        waiting = Waiting(triggers=planning.triggers, holding=planning.holding, recovering=planning.recovering)
+        since_s = now_s if state.waiting_since_s is None else state.waiting_since_s
+        return replace(state, phase=waiting, waiting_since_s=since_s), ()
+    return _given_up(state, planning, why, now_s)
 
 
-def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float) -> Verdict:
+def wait(state: JobState) -> Result:
+    """A device has come while the loop waits for a plan that fits: ask again."""
+    waiting = state.phase
+    assert isinstance(waiting, Waiting)
+    return replan(state, waiting.triggers, None, holding=waiting.holding, recovering=waiting.recovering)
+
+
+def give_up(state: JobState, why: str, now_s: float) -> Result:
+    """What the loop waits for does not come, unless the pool brings something else."""
+    waiting = state.phase
+    assert isinstance(waiting, Waiting)
+    return (state, ()) if state.config.pool_is_live else _given_up(state, waiting, why, now_s)
+
+
+def _given_up(state: JobState, phase: Planning | Waiting, why: str, now_s: float) -> Result:
+    """No plan fits, and none will: go on as it is, or stop where units are gone."""
+    state, told = waited(state, now_s)
+    if phase.recovering:
+        after, effects = stop(state, f"{phase.triggers[0].reason}; {why}; run the job again with more devices or memory")
+        return after, (*told, *effects)
+    after, go = let_go(state) if phase.holding else (replace(state, phase=Steady()), ())
+    return after, (*told, *go)
+
+
+def waited(state: JobState, now_s: float) -> Result:
+    """The wait for a plan that fits is over: how long it was."""
+    if state.waiting_since_s is None:
+        return state, ()
+    told = Publish(news=Waited(step=state.step, seconds=now_s - state.waiting_since_s))
+    return replace(state, waiting_since_s=None), (told,)
+
+
+def judged(
+    state: JobState, planning: Planning, proposal: Proposal, current_s: float, now_s: float
+) -> tuple[Verdict, dict[str, StagePlan]]:
+    """The verdict on a proposal, and the stage plans that it changes."""
+    changed = {name: plan for name, plan in proposal.stages.items() if plan != state.plan.stages.get(name)}
+    return _verdict(state, planning, proposal, current_s, now_s), changed
+
+
+def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float, now_s: float) -> Verdict:
     gamma = state.config.policy.gamma
     if proposal.infeasible is not None:
         code, reason = proposal.infeasible
@@ -180,12 +280,15 @@ def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s:
         urgent=planning.is_urgent,
         forced=planning.request is not None and planning.request.forced,
         gamma=gamma,
+        num_within_hour=sum(now_s - at_s < HOUR_S for at_s in state.committed_s),
+        max_per_hour=state.config.policy.max_transitions_per_hour,
     )
 
 
-def _decision(
+def decision(
     state: JobState, planning: Planning, proposal: Proposal, changed: Mapping[str, StagePlan], verdict: Verdict
 ) -> Decision:
+    """What is told of a verdict."""
     return Decision(
         step=state.step,
         cycle=planning.cycle,

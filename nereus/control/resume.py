@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from nereus.control.carrying import Leg, again
-from nereus.control.effects import BindUnits, Effect, InstallPrograms, RequestPlan, SeedUnits, SpawnDevices, StopJob
-from nereus.control.phases import Joining, Planning, Starting, Stopped, Transitioning
+from nereus.control.effects import AbortOps, BindUnits, Effect, InstallPrograms, SeedUnits, SpawnDevices, StopJob
+from nereus.control.phases import Joining, Planning, Settling, Starting, Stopped, Transitioning
+from nereus.control.planning import request_for
 from nereus.control.programs import programs
 from nereus.control.state import JobState
 
@@ -22,11 +23,13 @@ def _of_phase(state: JobState) -> tuple[Effect, ...]:
         case Starting():
             return _starting(state, state.phase)
         case Planning():
-            return (RequestPlan(cycle=state.phase.cycle, snapshot=state.snapshot, top=state.config.policy.top),)
+            return (request_for(state),)
         case Joining():
             return (SpawnDevices(devices=tuple(sorted(state.phase.devices))),)
         case Transitioning() if state.phase.carrying.leg is not Leg.DONE:
             return again(state.phase.carrying)
+        case Settling():
+            return (AbortOps(epoch=state.phase.moving.carrying.task.epoch, endpoints=tuple(sorted(state.phase.waiting))),)
     return ()
 
 

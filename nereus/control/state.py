@@ -42,8 +42,25 @@ class JobConfig:
     node_of: Mapping[DeviceId, int]
     prior: Pricing
     """What a plan costs, as far as it is known before the job runs."""
+    num_steps: int | None = None
+    """RL steps of the job, where it has an end: nothing can pay after it."""
+    pool_is_live: bool = False
+    """Whether devices may come while the loop is held. Not in emulation, where the pool follows completed steps."""
     script: Mapping[int, ScriptedTransition] = field(default_factory=dict)
     """Transitions that the job declares, by the step after which they come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A transition whose saving is being watched."""
+
+    epoch: int
+    predicted_s: float
+    """Seconds per step that it was to save."""
+    before_s: float
+    """Mean seconds of the steps before it."""
+    after_s: tuple[float, ...] = ()
+    """Seconds of the steps since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +92,29 @@ class JobState:
     """Replans so far."""
     request: ReplanRequested | None = None
     """An operator's request that came at a bad moment, for the next boundary."""
+    committed_s: tuple[float, ...] = ()
+    """When the transitions of the last hour were committed."""
+    recent_s: tuple[float, ...] = ()
+    """Seconds of the last steps, as many as a canary looks at."""
+    canary: Canary | None = None
+    """The transition whose saving is being watched."""
+    waiting_since_s: float | None = None
+    """When the loop began to wait for a plan that fits."""
+    pausing: bool = False
+    """Whether an operator wants the loop to be held at its boundaries."""
+    boundary_due: bool = False
+    """Whether what a boundary leads to was put off by a pause."""
+    previous: Mapping[str, StagePlan] | None = None
+    """The stage plans before those in force; None before the first transition."""
+    last_epoch: int = 0
+    """The latest epoch that a transition was begun for; names of one that was not committed are not used again."""
+    num_regroups: int = 0
+    """Transitions that ended before their commit since the last one that did not."""
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next transition."""
+        return max(self.plan.epoch, self.last_epoch) + 1
 
     @property
     def usable(self) -> tuple[DeviceId, ...]:

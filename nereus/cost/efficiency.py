@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nereus.cost.fit import Vector, fit
-from nereus.cost.operations import COMPUTE, MOST, OpClass
+from nereus.cost.operations import COMPUTE, LINKS, MOST, OpClass
 from nereus.cost.seconds import Stacked, seconds, seconds_of, stack
 from nereus.cost.volume import Workload
 
@@ -132,6 +132,14 @@ class Efficiencies:
             values[op] = Efficiency(float(np.exp(-log)), float(width), seen)
         count = self.num_measured + len(works)
         return replace(self, values=values, num_measured=count, source=f"{count} measured runs")
+
+    def achieved(self, of: str) -> dict[str, float]:
+        """What was measured, by "compute/..." or "communication/...": `of` is whom it was measured on."""
+        return {
+            f"{'compute' if op in COMPUTE else 'communication'}/{of}/{op.value}": known.value
+            for op, known in self.values.items()
+            if known.measured and (op in COMPUTE or op in LINKS)
+        }
 
     def drifting(self, factor: float, ceiling: Mapping[OpClass, Efficiency] = UNSEEN) -> Efficiencies:
         """The same with spreads widened by a factor, up to those of unseen classes: what time takes from a measurement."""

@@ -89,6 +89,10 @@ class NativePricing:
         """See Pricing."""
         return self.cost.peaks(plan, self.states, self.batch(lengths.longest))
 
+    def efficiencies(self) -> Mapping[str, float]:
+        """See Pricing."""
+        return {name: v for role, known in self.cost.learnt.items() for name, v in known.achieved(role).items()}
+
     def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> NativePricing:
         """See Pricing. The ledger of a device is exact: its peak teaches nothing."""
         measured = tuple(

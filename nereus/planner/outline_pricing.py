@@ -152,6 +152,13 @@ class OutlinePricing:
             self.footprints[key] = option.resident_bytes, option.active_bytes
         return self.footprints[key]
 
+    def efficiencies(self) -> Mapping[str, float]:
+        """See Pricing."""
+        learnt = self._learnt.items()
+        return {
+            name: v for (kind, role), known in learnt for name, v in known.efficiencies.achieved(f"{kind}/{role}").items()
+        }
+
     def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> OutlinePricing:
         """See Pricing."""
         seen = (*self.seen[1 - WINDOW :], Seen(plan, lengths, stage_s)) if stage_s else self.seen

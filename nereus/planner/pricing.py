@@ -80,6 +80,9 @@ class Pricing(Protocol):
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """Peak bytes of every device over a step of a plan."""
 
+    def efficiencies(self) -> Mapping[str, float]:
+        """Achieved over peak of what was measured, by class: names begin with `compute/` or `communication/`."""
+
     def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> Pricing:
         """After a step of `plan` with these responses: calibrated on the seconds of its model-stages and its peak.
 

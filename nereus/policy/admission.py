@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-GAMMA = 0.5
-"""Confidence margin (paper, section 4.3): payback within half of the horizon; the rest is kept for uncertainty."""
+from nereus.spec.policy import GAMMA
 
 
 class Code(StrEnum):
@@ -27,6 +26,8 @@ class Code(StrEnum):
     """It takes longer to pay than conditions are expected to hold."""
     REJECTED_NO_GAIN = "rejected_no_gain"
     """It is predicted to be no faster than the current plan."""
+    REJECTED_RATE = "rejected_rate"
+    """It would pay, but there were as many transitions within the hour as the policy allows."""
     INFEASIBLE_MEMORY = "infeasible_memory"
     """Moving there does not fit in memory."""
     INFEASIBLE_ORDER = "infeasible_order"
@@ -61,6 +62,8 @@ def admit(
     urgent: bool,
     forced: bool = False,
     gamma: float = GAMMA,
+    num_within_hour: int = 0,
+    max_per_hour: float | None = None,
 ) -> Verdict:
     """The verdict on a feasible transition from a plan of `current_s` per step to one of `target_s`."""
     delta = current_s - target_s
@@ -78,6 +81,10 @@ def admit(
     numbers = (
         f"moving takes {l_tran_s:.2f} s and saves {delta:.2f} s a step: paid back in {payback:.2f} of {allowed:.2f} steps"
     )
-    if gamma > 0 and payback <= allowed:
-        return verdict(Code.ADMITTED, numbers)
-    return verdict(Code.REJECTED_PAYBACK, numbers)
+    if gamma <= 0 or payback > allowed:
+        return verdict(Code.REJECTED_PAYBACK, numbers)
+    if max_per_hour is not None and num_within_hour >= max_per_hour:
+        return verdict(
+            Code.REJECTED_RATE, f"{numbers}; {num_within_hour} transitions in the last hour, {max_per_hour:g} may be"
+        )
+    return verdict(Code.ADMITTED, numbers)

@@ -23,6 +23,8 @@ class Signal(StrEnum):
     POOL = "pool"
     MEMORY = "memory"
     LENGTH = "length"
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
 
 
 @dataclass(frozen=True, slots=True)

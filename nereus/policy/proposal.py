@@ -44,6 +44,10 @@ class Snapshot:
     links: LinkRates
     bucket_bytes: int
     """The most that moving state holds in buffers on a device each way."""
+    pins: frozenset[str] = frozenset()
+    """Model-stages whose stage plan stays as it is."""
+    is_bound: bool = True
+    """Whether all units of the plan are in force. If not, a plan of just the units that stand is a proposal too."""
 
     def l_step_s(self) -> float:
         """Predicted seconds per step of the plan in force."""
@@ -102,16 +106,28 @@ def _proposal(snapshot: Snapshot, target: Target) -> Proposal | None:
     """A target of the search placed on the pool; None if nothing would change."""
     seats = _seats(snapshot, target) if target.placed else {}
     placed = {name: place(snapshot, plan, seats.get(name)) for name, plan in target.stages.items()}
+    if not snapshot.pins:
+        return proposal_of(snapshot, placed, target.seconds, target.peak_bytes)
+    kept = {**placed, **{name: plan for name, plan in snapshot.plan.stages.items() if name in snapshot.pins}}
+    plan = Plan(snapshot.plan.epoch, kept)
+    peak = max(snapshot.pricing.peaks(plan, snapshot.lengths).values())
+    if peak > snapshot.pricing.usable_bytes:
+        return None
+    return proposal_of(snapshot, kept, snapshot.pricing.step_seconds(plan, snapshot.lengths), peak)
+
+
+def proposal_of(snapshot: Snapshot, placed: Mapping[str, StagePlan], l_step_s: float, peak_bytes: int) -> Proposal | None:
+    """Placed stage plans, and what going there would cost; None if nothing would change."""
     changed = {stage: plan for stage, plan in placed.items() if _differs(plan, snapshot.plan.stages[stage])}
     stages = {**snapshot.plan.stages, **changed}
-    if stages == snapshot.plan.stages:
+    if stages == snapshot.plan.stages and snapshot.is_bound:
         return None
 
     def proposal(infeasible: tuple[Code, str] | None, l_tran_s: float, peak: int, moved: Transition | None) -> Proposal:
         return Proposal(
             stages=stages,
-            l_step_s=target.seconds,
-            peak_bytes=target.peak_bytes,
+            l_step_s=l_step_s,
+            peak_bytes=peak_bytes,
             l_tran_s=l_tran_s,
             transition_peak_bytes=peak,
             primitives=moved.counts if moved else {},

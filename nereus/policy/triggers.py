@@ -6,12 +6,12 @@ threshold. References are reset after every replan, on rejection too, so that a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import exp, log
 
 from nereus.policy.horizon import Signal
-
-DELTA_LENGTH = 0.30
-"""Relative change of the mean response length that triggers (paper, section 4.1: delta_len = 30 %)."""
+from nereus.spec.policy import DELTA_COMMUNICATION, DELTA_COMPUTE, DELTA_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Reference:
     """Devices that could be used."""
     memory_short: bool = False
     """Whether the plan was predicted not to fit."""
+    efficiencies: Mapping[str, float] = field(default_factory=dict)
+    """Achieved over peak, by "compute/..." and "communication/..."; a class that is seen later joins when it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,20 @@ class Observed:
     """Peak of the current plan at the next step's longest responses."""
     usable_bytes: float
     """Memory of a device less headroom."""
+    efficiencies: Mapping[str, float] = field(default_factory=dict)
+    """As in the reference; empty where they were not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """The relative thresholds delta_x of the drifting signals."""
+
+    length: float = DELTA_LENGTH
+    compute: float = DELTA_COMPUTE
+    communication: float = DELTA_COMMUNICATION
+
+
+DEFAULTS = Deltas()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +70,15 @@ class Trigger:
     """Whether the signal crossed now; an urgent cause that lasts triggers again without crossing again."""
 
 
-def triggers(observed: Observed, reference: Reference, delta_length: float = DELTA_LENGTH) -> tuple[Trigger, ...]:
+def triggers(observed: Observed, reference: Reference, deltas: Deltas = DEFAULTS) -> tuple[Trigger, ...]:
     """Every signal that crossed, urgent ones first."""
-    checks = (_pool(observed, reference), _memory(observed, reference), _length(observed, reference, delta_length))
+    checks = (
+        _pool(observed, reference),
+        _memory(observed, reference),
+        _length(observed, reference, deltas.length),
+        _efficiency(Signal.COMPUTE, observed, reference, deltas.compute),
+        _efficiency(Signal.COMMUNICATION, observed, reference, deltas.communication),
+    )
     found = [trigger for trigger in checks if trigger is not None]
     return tuple(sorted(found, key=lambda trigger: not trigger.urgent))
 
@@ -88,3 +110,15 @@ def _length(observed: Observed, reference: Reference, delta: float) -> Trigger |
         return None
     lengths = f"{reference.response_tokens:.1f} to {observed.response_tokens:.1f} tokens"
     return Trigger(Signal.LENGTH, False, f"responses went from {lengths} ({change:+.0%})")
+
+
+def _efficiency(signal: Signal, observed: Observed, reference: Reference, delta: float) -> Trigger | None:
+    """The geometric mean over the classes that both know: one that was learnt meanwhile is no drift."""
+    known = [name for name in observed.efficiencies if name.startswith(f"{signal}/") and name in reference.efficiencies]
+    if not known:
+        return None
+    logs = [log(observed.efficiencies[name] / reference.efficiencies[name]) for name in known]
+    change = exp(sum(logs) / len(logs)) - 1
+    if abs(change) <= delta:
+        return None
+    return Trigger(signal, False, f"the {signal} efficiency has changed by {change:+.0%} over {len(known)} classes")

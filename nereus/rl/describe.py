@@ -39,5 +39,6 @@ def config_of(job: Job, states: Mapping[str, StateSpec]) -> JobConfig:
         num_kv_heads=job.model.num_kv_heads,
         node_of={device: job.cluster.node_of(device) for device in range(job.cluster.num_devices)},
         prior=NativePricing.of(job, states, ACTOR_GENERATION),
+        num_steps=job.steps,
         script={entry.step: entry for entry in job.transitions},
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nereus.control.events import Committed, DigestsTaken, Installed, OpCompleted
+from nereus.control.events import Committed, DigestsTaken, Installed, OpCompleted, Settled
 from nereus.emu.groups import RankGroups, rank_groups
 from nereus.emu.unit import Emu
 from nereus.errors import StaleUnitError
@@ -110,6 +110,12 @@ class NativeEndpoint:
                 return fact
             self._completed[op] = fact
         return self._completed[op]
+
+    def settle(self, epoch: int) -> Settled:
+        """What of a transition that was ended is done here; half-received tensors are dropped."""
+        self._executor.settle()
+        done = tuple(sorted(op for op in self._completed if op.startswith(f"e{epoch}.")))
+        return Settled(endpoint=self._endpoint, epoch=epoch, done=done)
 
     def digest(self, tag: str, units: Iterable[UnitId]) -> DigestsTaken:
         """Hash what this endpoint holds of these units."""

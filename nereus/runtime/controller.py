@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nereus.control.effects import News
+from nereus.control.events import Verb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,18 @@ class ReplanCommand:
     """Decide and record, but change nothing."""
     forced: bool
     """Carry out the best feasible plan even if it does not pay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerbCommand:
+    """An operator wants the loop held or let go, something ended, or the plan before back."""
+
+    id: str
+    """Whoever asks names the request; it is journaled under this name."""
+    verb: Verb
+
+
+Command = ReplanCommand | VerbCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,5 +53,5 @@ class ControllerPort(Protocol):
     def feed(self, after: int) -> Sequence[News]:
         """What happened since the first `after` news, in order. The order is the same after a restart."""
 
-    def submit(self, command: ReplanCommand) -> Receipt:
+    def submit(self, command: Command) -> Receipt:
         """Hand a command in; returns before anything is decided. A command that raised may have arrived all the same."""

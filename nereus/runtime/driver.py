@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from nereus.control.core import step
 from nereus.control.effects import (
+    AbortOps,
     BindUnits,
     Effect,
     InstallPrograms,
@@ -79,6 +80,8 @@ class Driver:
                 endpoints.install(effect.programs)
             case RunOp():
                 endpoints.run(effect.op)
+            case AbortOps():
+                endpoints.abort(effect.epoch, effect.endpoints)
             case TakeDigests():
                 endpoints.digest(effect.tag, effect.emus)
             case BindUnits():

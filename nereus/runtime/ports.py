@@ -37,8 +37,11 @@ class EndpointPort(Protocol):
     def bind(self, epoch: int, emus: tuple[Emu, ...], endpoints: Iterable[EndpointId], keep: frozenset[GroupKey]) -> None:
         """Serve exactly these units from now on; release all others, and communicators outside `keep` -> Committed."""
 
-    def abort(self, members: Iterable[EndpointId]) -> None:
-        """Unblock every collective of these endpoints; their operations end in OpFailed."""
+    def abort(self, epoch: int, members: Iterable[EndpointId]) -> None:
+        """Unblock every collective of these endpoints; their operations end in OpFailed, or as they would have.
+
+        -> Settled of each, once none of them runs an operation and the abort cannot hit what comes later.
+        """
 
 
 class JobPort(Protocol):

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
+from nereus.control.effects import Answered, Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.emu.plan import DeviceId, Plan
 from nereus.policy.admission import Verdict
@@ -40,6 +40,8 @@ class Tallies:
     """By verdict code."""
     transitions: int = 0
     primitives: Counter[str] = field(default_factory=Counter)
+    interrupted: Counter[str] = field(default_factory=Counter)
+    """Transitions that ended before their commit, by what they came to."""
     transition_s: float = 0.0
     stall_s: float = 0.0
     """How long the loop waited for transitions: moving, and proving that nothing was lost."""
@@ -61,6 +63,9 @@ class Projection:
         self.tallies = Tallies()
         self.transition_peak_bytes: int | None = None
         """Of the last transition."""
+        self.is_paused = False
+        """Whether an operator holds the loop at its boundaries."""
+        self._answers: dict[str, View] = {}
         self._plan_since_step = 0
         self._decisions: list[View] = []
         self._commands: list[str | None] = []
@@ -82,6 +87,12 @@ class Projection:
                 self._fold_decision(news)
             case TransitionRecord():
                 self._fold_transition(news)
+            case Answered():
+                self.is_paused = news.paused
+                self._answers[news.command] = {"done": news.done, "reason": news.reason}
+            case Interrupted():
+                self.tallies.interrupted[news.end] += 1
+                self.plan, self._plan_since_step = news.plan, news.step
 
     # --- views --------------------------------------------------------------------------------------------------------
 
@@ -89,7 +100,8 @@ class Projection:
         """The plan in force; None before the job has started."""
         if self.plan is None:
             return None
-        return {"epoch": self.plan.epoch, "since_step": self._plan_since_step, "stages": plan_dict(self.plan)}
+        stages = plan_dict(self.plan)
+        return {"epoch": self.plan.epoch, "since_step": self._plan_since_step, "paused": self.is_paused, "stages": stages}
 
     def step_view(self) -> View | None:
         """The latest completed step; None before the first."""
@@ -119,6 +131,10 @@ class Projection:
         """The decisions that answer an operator's request, in order."""
         asked = [v for v, c in zip(self._decisions, self._commands, strict=True) if c == command]
         return asked[:limit]
+
+    def answer_to(self, command: str) -> View | None:
+        """What an operator's command came to; None before it is answered."""
+        return self._answers.get(command)
 
     def transitions(self, before: int | None, limit: int) -> list[View]:
         """Transitions below number `before`, newest first; they are numbered from 1."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nereus.control.effects import Decision, News, Started, TransitionRecord
+from nereus.control.effects import CanaryRead, Decision, Interrupted, News, Started, TransitionRecord, Waited
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
 
@@ -29,6 +29,12 @@ class Summary:
     reward_last: float
     transitions: list[dict[str, Any]]
     """step, primitives, bytes_moved, seconds, digest_equal, and what else was measured."""
+    interrupted: list[dict[str, Any]]
+    """Transitions that ended before their commit: step, epoch, reason, end."""
+    canaries: list[dict[str, Any]]
+    """What watched transitions have saved: step, epoch, predicted_s, realised_s, returns."""
+    waited_s: float
+    """Seconds in which the loop waited for devices, since no plan did fit."""
     rejected: list[dict[str, Any]]
     """Candidates that were not carried out: reason, delta_l_s, l_tran_s, horizon_steps."""
     samples_seen: int
@@ -57,6 +63,13 @@ def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Cal
         reward_first=reports[0].reward,
         reward_last=reports[-1].reward,
         transitions=[_transition(change) for change in changes],
+        interrupted=[
+            {"step": e.step, "epoch": e.epoch, "reason": e.reason, "end": e.end}
+            for e in events
+            if isinstance(e, Interrupted)
+        ],
+        canaries=[asdict(e) for e in events if isinstance(e, CanaryRead)],
+        waited_s=sum(e.seconds for e in events if isinstance(e, Waited)),
         rejected=[_rejected(d) for d in events if isinstance(d, Decision) and not d.verdict.is_admitted],
         samples_seen=samples.seen,
         samples_repeated=samples.repeated,
@@ -66,7 +79,9 @@ def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Cal
             "measured": max(peak for report in reports for peak in report.peak_bytes.values()),
         },
         lateness=sum(report.late_s for report in reports) / declared if declared else 0.0,
-        final_plan=plan_dict(next(e.plan for e in reversed(events) if isinstance(e, Started | TransitionRecord))),
+        final_plan=plan_dict(
+            next(e.plan for e in reversed(events) if isinstance(e, Started | TransitionRecord | Interrupted))
+        ),
     )
 
 
@@ -92,7 +107,7 @@ def _plan_of_step(events: Sequence[News]) -> dict[int, Plan]:
         if isinstance(event, StepReport):
             assert plan is not None, "a step before the start"
             plans[event.step] = plan
-        elif isinstance(event, Started | TransitionRecord):
+        elif isinstance(event, Started | TransitionRecord | Interrupted):
             plan = event.plan
     return plans
 

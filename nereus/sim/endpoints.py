@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TypeAlias
 from zlib import crc32
 
-from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, PlanReady, Seeded
+from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, PlanReady, Seeded, Settled
 from nereus.control.report import Release
 from nereus.emu.digest import BoxDigest
 from nereus.emu.plan import DeviceId
@@ -157,8 +157,11 @@ class SimPorts:
             self._groups[endpoint] &= keep
             self._facts.post(self._speeds.op_s, Committed(endpoint=endpoint, epoch=epoch, peak_bytes=0))
 
-    def abort(self, members: Iterable[EndpointId]) -> None:
-        """See EndpointPort: what runs here ends by itself."""
+    def abort(self, epoch: int, members: Iterable[EndpointId]) -> None:
+        """See EndpointPort: what was under way counts as not done, and what it would have told comes too late."""
+        for endpoint in members:
+            self._groups[endpoint].clear()
+            self._facts.post(self._speeds.op_s, Settled(endpoint=endpoint, epoch=epoch, done=()))
 
     def _moving_s(self, moved: Mapping[tuple[EndpointId, EndpointId], int]) -> float:
         """As long as the busiest device sends or receives, over the network or within its node."""

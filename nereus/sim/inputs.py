@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import isfinite
 
 from nereus.errors import UserError
-from nereus.policy.admission import GAMMA
 from nereus.sim.described import links_of, states_of
 from nereus.sim.responses import ResponseCurve
 from nereus.sim.scenario import Scenario
@@ -19,7 +18,7 @@ from nereus.sim.truth import Truth
 from nereus.spec.drift import Drift
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
-from nereus.spec.policy import Policy
+from nereus.spec.policy import GAMMA, Policy
 from nereus.spec.problems import refuse
 from nereus.spec.traces import COUNT, TIME, AvailabilityTrace
 

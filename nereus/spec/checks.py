@@ -75,6 +75,9 @@ def check_policy(job: Job) -> Iterator[Problem]:
         yield Problem("policy.adapt", True, "with scripted transitions it must be false; drop the one or the other")
     if job.policy.adapt and job.cluster.device.memory is None:
         yield Problem("cluster.device.memory", None, "plans are made within it: declare it, such as 80GiB, or do not adapt")
+    for index, name in enumerate(job.policy.pins):
+        if name not in STAGES:
+            yield Problem(f"policy.pins[{index}]", name, unknown(name, STAGES, "model-stage"))
     if job.availability is not None and not job.policy.adapt:
         yield Problem("availability", job.availability, "it needs policy.adapt true: a fixed plan can't follow the pool")
 

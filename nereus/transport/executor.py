@@ -121,6 +121,18 @@ class Executor:
         """The operations that can be run now: those that have run are gone; weight syncs stay, and streams until `bind`."""
         return frozenset(self._ops)
 
+    def settle(self) -> None:
+        """Drop what an interrupted stream was receiving, so that a program which ends it is not refused for its bytes."""
+        for known in self._ops.values():
+            if known.op.stream is None:
+                continue
+            for emu in known.op.makes:
+                held = self._store.catalog().get(emu.unit, {})
+                shards = self._shards(emu, known.state)
+                self._release(
+                    emu.unit, frozenset(t.ref for t, boxes in shards.items() if set(held.get(t, ())) != set(boxes))
+                )
+
     def digest(self, units: Iterable[UnitId]) -> dict[UnitId, tuple[BoxDigest, ...]]:
         """The digests of every box that is held here of these units. Raises StaleUnitError for a unit that is not open."""
         units, held = list(units), self._store.catalog()
@@ -214,8 +226,16 @@ class Executor:
         """Walk through the program's operations in order, as if nothing else changed meanwhile."""
         used, held = self._memory.used_bytes, dict(self._store.catalog())
         for op in program.ops:
-            made = {emu.unit: self._shards(emu, program.states.get(op.stage)) for emu in op.makes}
-            held.update(made)
+            # What an interrupted stream has received already is there, and is not opened again.
+            made = {
+                emu.unit: {
+                    tensor: boxes
+                    for tensor, boxes in self._shards(emu, program.states.get(op.stage)).items()
+                    if tensor not in held.get(emu.unit, {})
+                }
+                for emu in op.makes
+            }
+            held.update({unit: {**held.get(unit, {}), **shards} for unit, shards in made.items()})
             allocated = dict(made)
             for move in op.handovers:
                 handed = {tensor.ref for tensor in move.tensors}

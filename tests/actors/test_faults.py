@@ -10,12 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -26,14 +22,8 @@ from nereus.control.events import StepLost
 from tests.actors import journals
 from tests.actors.equality import Record, assert_equal, differences
 from tests.actors.jobs import GENERATION, REFERENCE, TINY, TRAINING, Run, make_job, run, stage
-from tests.actors.processes import (
-    Process,
-    assert_nothing_left,
-    descendants,
-    named,
-    wait_until,
-    workers_of_the_last_node,
-)
+from tests.actors.killing import Death, Killer, killing, the_head, the_planner
+from tests.actors.processes import assert_nothing_left, descendants, wait_until, workers_of_the_last_node
 from tests.actors.uniform import record_uniform
 from tests.reference import train
 
@@ -56,81 +46,6 @@ MID_STEP_S = 0.3
 
 END_S = 30.0
 """Seconds from the death to the end of the run: a collective whose peer is gone would wait for 60."""
-
-
-Victims = Callable[[Iterable[Process]], list[Process]]
-"""Who may be killed, of all processes of a run."""
-
-the_head: Victims = partial(named, actor="Head")
-the_planner: Victims = partial(named, actor="Planner")
-
-
-@dataclass(frozen=True)
-class Death:
-    """A process that was killed."""
-
-    victim: Process
-    num_events: int
-    """Events in the journal when it was."""
-
-
-class RunEnded(Exception):
-    """There is nobody left to kill."""
-
-
-@dataclass
-class Killer:
-    """Kills processes of the run in a folder at moments of its journal, on a thread of its own."""
-
-    folder: Path
-    root: int = field(default_factory=os.getpid)
-    """The process that has started the run."""
-    deaths: list[Death] = field(default_factory=list)
-    ended: Event = field(default_factory=Event)
-
-    def in_step(self, step: int, delay_s: float, victims: Victims) -> None:
-        """Kill a victim so long after the step before was reported."""
-        self._wait(lambda: step - 1 in journals.steps(self.folder))
-        time.sleep(delay_s)
-        self._kill(victims)
-
-    def in_transition_after(self, step: int, victims: Victims) -> None:
-        """Kill a victim as soon as endpoints have answered in the transition at a step's boundary."""
-
-        def is_moving() -> bool:
-            steps = journals.steps(self.folder)
-            return step in steps and "Installed" in journals.kinds(self.folder)[steps.index(step) :]
-
-        self._wait(is_moving)
-        self._kill(victims)
-
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        while not condition():
-            if self.ended.wait(0.002):
-                raise RunEnded
-
-    def _kill(self, victims: Victims) -> None:
-        victim = victims(descendants(self.root))[0]
-        os.kill(victim.pid, signal.SIGKILL)
-        self.deaths.append(Death(victim, len(journals.kinds(self.folder))))
-
-
-@contextmanager
-def killing(folder: Path, script: Callable[[Killer], None]) -> Iterator[Killer]:
-    """Carry out a script of deaths while the block runs."""
-    killer = Killer(folder)
-
-    def carry_out() -> None:
-        with suppress(RunEnded):
-            script(killer)
-
-    thread = Thread(target=carry_out, daemon=True)
-    thread.start()
-    try:
-        yield killer
-    finally:
-        killer.ended.set()
-        thread.join()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from nereus.api.app import create_app
 from nereus.api.serve import Server
 from nereus.control.effects import News
-from nereus.runtime.controller import Receipt, ReplanCommand
+from nereus.runtime.controller import Command, Receipt
 
 OPENER = build_opener(ProxyHandler({}))
 
@@ -26,8 +26,8 @@ class FakeController:
 
     def __init__(self, news: Iterable[News] = ()) -> None:
         self.news = list(news)
-        self.commands: list[ReplanCommand] = []
-        self.on_submit: Callable[[ReplanCommand], Iterable[News]] = lambda command: ()
+        self.commands: list[Any] = []
+        self.on_submit: Callable[[Any], Iterable[News]] = lambda command: ()
         """What a command leads to."""
         self.is_gone = False
         self.may_answer = Event()
@@ -39,7 +39,7 @@ class FakeController:
             raise ConnectionError("it restarts")
         return tuple(self.news[after:])
 
-    def submit(self, command: ReplanCommand) -> Receipt:
+    def submit(self, command: Command) -> Receipt:
         if self.is_gone:
             raise ConnectionError("it restarts")
         self.commands.append(command)

@@ -13,9 +13,10 @@ from threading import Thread
 
 import pytest
 
-from nereus.control.effects import News
+from nereus.control.effects import Answered, News
+from nereus.control.events import Verb
 from nereus.policy.admission import Code
-from nereus.runtime.controller import ReplanCommand
+from nereus.runtime.controller import ReplanCommand, VerbCommand
 from tests.api.news import decision
 from tests.api.served import Api
 
@@ -93,6 +94,36 @@ def test_replan_of_a_job_that_starts_is_refused_with_the_reason(young: Api) -> N
     assert_user_error(nereus("replan", "--url", young.url), "no plan is in force yet")
 
 
+def answered(command: VerbCommand) -> Iterable[News]:
+    done = command.verb is not Verb.ROLLBACK
+    paused = command.verb is Verb.PAUSE
+    return [Answered(step=3, command=command.id, verb=command.verb, done=done, reason="so it is", paused=paused)]
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "abort"])
+def test_verb_is_handed_on_and_its_answer_is_shown(api: Api, verb: str) -> None:
+    api.controller.on_submit = answered
+    ended = nereus(verb, "--url", api.url)
+    assert (ended.returncode, ended.stdout) == (0, f"{verb}: so it is\n"), ended.stderr
+    assert [command.verb for command in api.controller.commands] == [Verb(verb)]
+    assert api.get("/api/v1/plan").body["paused"] is (verb == "pause")
+
+
+def test_verb_that_cannot_be_done_is_one_clear_message_and_under_json_an_answer(api: Api) -> None:
+    api.controller.on_submit = answered
+    assert_user_error(nereus("rollback", "--url", api.url), "rollback: so it is")
+    command = json.loads(nereus("rollback", "--url", api.url, "--json").stdout)
+    assert command == api.get(f"/api/v1/commands/{command['id']}").body
+    assert (command["verb"], command["state"], command["done"]) == ("rollback", "answered", False)
+
+
+def test_verb_that_is_not_known_is_refused_by_field(api: Api) -> None:
+    reply = api.post("/api/v1/commands", {"verb": "explode"})
+    assert reply.status == 422
+    assert [error["field"] for error in reply.body["errors"]] == ["body.verb"]
+    assert api.controller.commands == []
+
+
 @contextmanager
 def answering(text: bytes) -> Iterator[str]:
     """Something that answers every connection with a text, and is not Nereus."""
@@ -119,7 +150,7 @@ def assert_user_error(ended: subprocess.CompletedProcess[str], *parts: str) -> N
         assert part in line
 
 
-@pytest.mark.parametrize("command", ["status", "replan"])
+@pytest.mark.parametrize("command", ["status", "replan", "pause"])
 def test_nothing_at_the_url_is_one_clear_message(command: str) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))

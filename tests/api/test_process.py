@@ -104,8 +104,12 @@ def test_committed_description_is_that_of_the_code(api: Api) -> None:
 def test_served_description_has_every_route_and_problems_for_errors(api: Api) -> None:
     served = api.get("/openapi.json").body
     assert set(served["paths"]) == {
-        *(f"/api/v1/{name}" for name in ("plan", "steps/latest", "decisions", "transitions", "devices", "replans")),
+        *(
+            f"/api/v1/{name}"
+            for name in ("plan", "steps/latest", "decisions", "transitions", "devices", "replans", "commands")
+        ),
         "/api/v1/replans/{id}",
+        "/api/v1/commands/{id}",
         *("/livez", "/readyz", "/metrics", "/docs"),
     }
     errors = [

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from nereus.control.core import step
 from nereus.control.effects import (
+    AbortOps,
     BindUnits,
     Decision,
     Effect,
@@ -35,6 +36,7 @@ from nereus.control.events import (
     OpCompleted,
     PlanReady,
     Seeded,
+    Settled,
 )
 from nereus.control.report import StepReport
 from nereus.control.state import JobConfig, JobState
@@ -128,6 +130,11 @@ class Core:
             case RunOp():
                 for endpoint in effect.op.members:
                     yield OpCompleted(endpoint=endpoint, op=effect.op.id, bytes_received=1, seconds=0.1)
+            case AbortOps():
+                for endpoint in effect.endpoints:
+                    done = {e.op for e, _ in self.events if isinstance(e, OpCompleted) and e.endpoint == endpoint}
+                    mine = tuple(sorted(op for op in done if op.startswith(f"e{effect.epoch}.")))
+                    yield Settled(endpoint=endpoint, epoch=effect.epoch, done=mine)
             case BindUnits():
                 for endpoint in effect.endpoints:
                     yield Committed(endpoint=endpoint, epoch=effect.epoch, peak_bytes=1)

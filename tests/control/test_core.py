@@ -46,6 +46,7 @@ from nereus.control.phases import (
     Stopped,
     Transitioning,
 )
+from nereus.control.regrouping import MAX_REGROUPS
 from nereus.errors import NereusError
 from nereus.planner.native import NativePricing
 from nereus.planner.pricing import Pricing
@@ -597,12 +598,27 @@ def test_device_of_the_new_plan_that_dies_while_the_boundary_is_held_is_planned_
     assert not {3, new} & core.state.plan.devices
 
 
-def test_failure_in_a_transition_stops_with_the_operation_and_the_cause() -> None:
+def test_failure_that_comes_again_and_again_stops_with_the_operation_and_the_cause() -> None:
     core = Core(scripted_config()).start(range(6))
     core.boundary()
-    core.post(OpFailed(endpoint="d1.0", op="digest", error="the disk is on fire"))
-    assert core.stop == "transition to epoch 1: digest failed on d1.0: the disk is on fire"
+    for epoch in range(1, MAX_REGROUPS + 2):
+        while core.asked(InstallPrograms)[-1].programs[0].epoch != epoch:  # type: ignore[attr-defined]
+            core.post(core.pending.pop(0))
+        core.pending.clear()
+        core.post(OpFailed(endpoint="d1.0", op=f"install e{epoch}", error="the disk is on fire"))
+    core.settle()
+    assert core.stop is not None
+    assert core.stop.startswith("transition to epoch 5: install e5 failed on d1.0: the disk is on fire; 5 transitions")
     assert isinstance(core.state.phase, Stopped)
+
+
+def test_failure_of_a_call_of_an_earlier_transition_is_stale() -> None:
+    core = Core(scripted_config()).start(range(6))
+    core.boundary()
+    before = core.state
+    for late in ("install e0", "digest e0.after", "bind e0", "e0.sync"):
+        core.post(OpFailed(endpoint="d1.0", op=late, error="it was aborted"))
+    assert core.state == before
 
 
 def test_starting_phase_names_what_it_waits_for() -> None:

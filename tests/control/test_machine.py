@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nereus.control.carrying import Leg
 from nereus.control.core import step
 from nereus.control.effects import (
+    AbortOps,
     BindUnits,
     Effect,
     InstallPrograms,
@@ -33,13 +35,15 @@ from nereus.control.events import (
     Event,
     Installed,
     OpCompleted,
+    OperatorAsked,
     OpFailed,
     PlanReady,
     PoolChanged,
     ReplanRequested,
     StepLost,
+    Verb,
 )
-from nereus.control.phases import Admitted, Idle, Planning, Starting, Steady, Stopped, Transitioning
+from nereus.control.phases import Admitted, Idle, Planning, Settling, Starting, Steady, Stopped, Transitioning, Waiting
 from nereus.control.resume import pending
 from nereus.control.state import JobState
 from nereus.policy.admission import Code
@@ -99,7 +103,7 @@ class Controller(RuleBasedStateMachine):
             used = {endpoint for emus in release.emus.values() for endpoint in endpoints(emus)}
             assert not used & (self.dead | self.retired), "a release onto an endpoint that is gone"
             assert all(len(release.emus[name]) == stage.dp for name, stage in release.plan.stages.items())
-        assert state.plan.epoch - before.plan.epoch in (0, 1)
+        assert before.plan.epoch <= state.plan.epoch <= state.next_epoch - (not isinstance(state.phase, Idle))
         if state.plan.epoch == before.plan.epoch and not isinstance(before.phase, Idle | Starting):
             assert state.plan == before.plan
             assert set(state.bound) <= set(before.bound), "units come with a commit only"
@@ -208,7 +212,12 @@ class Controller(RuleBasedStateMachine):
     def operator(self, dry_run: bool, forced: bool) -> None:
         self.post(ReplanRequested(command="x", dry_run=dry_run, forced=forced))
 
-    @precondition(lambda self: self.running() and len(self.core.state.usable) > 4 and not self.dead)
+    @precondition(running)
+    @rule(verb=st.sampled_from([Verb.PAUSE, Verb.RESUME, Verb.RESUME, Verb.ABORT, Verb.ROLLBACK]))
+    def command(self, verb: Verb) -> None:
+        self.post(OperatorAsked(command="y", verb=verb))
+
+    @precondition(lambda self: self.running() and len(self.core.state.usable) > 4 and len(self.dead) < 3)
     @rule(place=st.integers(0, 1000), notices=st.booleans())
     def death(self, place: int, notices: bool) -> None:
         """A process dies; the loop may notice, since its step is lost."""
@@ -223,10 +232,18 @@ class Controller(RuleBasedStateMachine):
             self.loop_waits = True
             self.post(StepLost(endpoint=endpoint, during="a step"))
 
-    @precondition(lambda self: isinstance(self.core.state.phase, Transitioning) and self.core.state.plan.epoch > 1)
-    @rule()
-    def failure(self) -> None:
-        self.post(OpFailed(endpoint="d0.0", op="install", error="the disk is on fire"))
+    @precondition(lambda self: isinstance(self.core.state.phase, Transitioning))
+    @rule(place=st.integers(0, 1000))
+    def failure(self, place: int) -> None:
+        """A call that is under way fails."""
+        phase = self.core.state.phase
+        assert isinstance(phase, Transitioning)
+        calls = sorted(under_way(phase))
+        endpoint, call = calls[place % len(calls)]
+        self.core.pending = [
+            fact for fact in self.core.pending if (getattr(fact, "endpoint", None), answers(fact)) != (endpoint, call)
+        ]
+        self.post(OpFailed(endpoint=endpoint, op=call, error="the disk is on fire"))
 
     @precondition(running)
     @rule()
@@ -261,10 +278,11 @@ class Controller(RuleBasedStateMachine):
 
     @invariant()
     def every_stage_has_a_unit(self) -> None:
+        """While state moves, those that are whole may be on their way to the next plan."""
         state = self.core.state
         if not isinstance(state.phase, Idle | Starting | Stopped):
             assert set(state.emus) == set(CONFIG.states)
-            assert all(state.emus.values())
+            assert all(state.emus.values()) or isinstance(state.phase, Transitioning | Settling)
 
     @invariant()
     def units_of_a_stage_share_a_layout_and_no_device(self) -> None:
@@ -301,7 +319,7 @@ class Controller(RuleBasedStateMachine):
     def phase_that_waits_is_waited_for(self) -> None:
         """Whoever waits has something on its way: a fact, an answer of the planner, or the loop's next boundary."""
         state = self.core.state
-        if isinstance(state.phase, Transitioning):
+        if isinstance(state.phase, Transitioning | Settling | Waiting):
             assert self.core.pending
         if isinstance(state.phase, Steady) and self.loop_waits:
             raise AssertionError("the loop waits, and nobody will release it")
@@ -314,6 +332,30 @@ def recovering(state: JobState) -> bool:
     return sum(len(emus) for emus in state.emus.values()) < sum(stage.dp for stage in state.plan.stages.values())
 
 
+def under_way(moving: Transitioning) -> set[tuple[str, str]]:
+    """The calls of a transition that are not answered, and on whom."""
+    carrying = moving.carrying
+    epoch = carrying.task.epoch
+    if carrying.leg in (Leg.MOVE, Leg.HELD):
+        return {(endpoint, op) for op, members in carrying.running.items() for endpoint in members}
+    call = {Leg.INSTALL: f"install e{epoch}", Leg.BIND: f"bind e{epoch}", Leg.DIGEST_BEFORE: f"digest e{epoch}.before"}
+    return {(endpoint, call.get(carrying.leg, f"digest e{epoch}.after")) for endpoint in carrying.waiting}
+
+
+def answers(fact: Event) -> str:
+    """The call that a fact answers."""
+    match fact:
+        case OpCompleted():
+            return fact.op
+        case Installed():
+            return f"install e{fact.epoch}"
+        case Committed():
+            return f"bind e{fact.epoch}"
+        case DigestsTaken():
+            return f"digest {fact.tag}"
+    return ""
+
+
 def named(effect: Effect) -> set[str]:
     """The endpoints that an effect calls."""
     match effect:
@@ -323,7 +365,7 @@ def named(effect: Effect) -> set[str]:
             return set(effect.op.members)
         case TakeDigests():
             return set(endpoints(effect.emus))
-        case BindUnits():
+        case BindUnits() | AbortOps():
             return set(effect.endpoints)
         case SpawnDevices():
             return set()

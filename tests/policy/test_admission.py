@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereus.policy.admission import GAMMA, Code, Verdict, admit
+from nereus.policy.admission import Code, Verdict, admit
+from nereus.spec.policy import GAMMA
 
 SECONDS = st.floats(1e-3, 1e3)
 HORIZONS = st.floats(1, 1000)
@@ -99,3 +100,15 @@ def test_reason_of_no_gain_has_both_latencies() -> None:
 
 def test_reason_of_urgency_says_that_the_plan_cannot_go_on() -> None:
     assert verdict(urgent=True).reason == "the plan cannot go on; moving takes 10.00 s"
+
+
+@pytest.mark.parametrize(("within", "code"), [(1, Code.ADMITTED), (2, Code.REJECTED_RATE), (3, Code.REJECTED_RATE)])
+def test_transitions_beyond_the_limit_of_an_hour_are_rejected_even_if_they_pay(within: int, code: Code) -> None:
+    verdict = admit(10.0, 8.0, 1.0, 10.0, urgent=False, num_within_hour=within, max_per_hour=2)
+    assert verdict.code is code
+
+
+@pytest.mark.parametrize("must", ["urgent", "forced"])
+def test_limit_of_an_hour_is_not_for_what_must_be(must: str) -> None:
+    flags = {"urgent": must == "urgent", "forced": must == "forced"}
+    assert admit(10.0, 8.0, 1.0, 10.0, num_within_hour=9, max_per_hour=2, **flags).is_admitted

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nereus.policy.horizon import Signal
-from nereus.policy.triggers import DELTA_LENGTH, Observed, Reference, Trigger, triggers
+from nereus.policy.triggers import Deltas, Observed, Reference, Trigger, triggers
+from nereus.spec.policy import DELTA_COMMUNICATION, DELTA_COMPUTE, DELTA_LENGTH
 
 POOL = frozenset(range(8))
 REFERENCE = Reference(response_tokens=100.0, pool=POOL)
@@ -63,8 +64,8 @@ def test_length_is_compared_with_the_reference_and_not_with_the_last_step() -> N
 
 def test_length_triggers_beyond_another_threshold_where_one_is_declared() -> None:
     drifting = replace(CALM, response_tokens=140.0)
-    assert [t.signal for t in triggers(drifting, REFERENCE, 0.39)] == [Signal.LENGTH]
-    assert triggers(drifting, REFERENCE, 0.41) == ()
+    assert [t.signal for t in triggers(drifting, REFERENCE, Deltas(length=0.39))] == [Signal.LENGTH]
+    assert triggers(drifting, REFERENCE, Deltas(length=0.41)) == ()
 
 
 def test_length_without_a_reference_does_not_trigger() -> None:
@@ -145,3 +146,51 @@ def test_signals_that_cross_together_are_all_there_urgent_ones_first() -> None:
 def test_every_trigger_gives_a_reason() -> None:
     observed = replace(CALM, pool=POOL - {0}, response_tokens=200.0, predicted_bytes=1000)
     assert all(trigger.reason for trigger in triggers(observed, REFERENCE))
+
+
+# --- efficiencies ------------------------------------------------------------------------------------------------------
+
+
+def at(**values: float) -> dict[str, float]:
+    """Efficiencies by signal and class: compute_gemm -> compute/gemm."""
+    return {name.replace("_", "/", 1): value for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "signal", "delta"),
+    [
+        ("compute_gemm", Signal.COMPUTE, DELTA_COMPUTE),
+        ("communication_reduce", Signal.COMMUNICATION, DELTA_COMMUNICATION),
+    ],
+)
+@pytest.mark.parametrize("way", [-1, 1])
+def test_efficiency_triggers_when_it_differs_by_more_than_its_delta(
+    name: str, signal: Signal, delta: float, way: int
+) -> None:
+    """Paper, section 4.1: a drifting signal triggers when it differs from its reference value by more than delta_x."""
+    reference = replace(REFERENCE, efficiencies=at(**{name: 0.4}))
+    for beyond, expected in ((-0.01, []), (0.01, [(signal, False)])):
+        now = 0.4 * (1 + way * (delta + beyond))
+        assert found(replace(CALM, efficiencies=at(**{name: now})), reference) == expected
+
+
+def test_class_that_is_seen_for_the_first_time_is_no_drift() -> None:
+    reference = replace(REFERENCE, efficiencies=at(compute_gemm=0.4))
+    assert found(replace(CALM, efficiencies=at(compute_gemm=0.4, compute_attention=0.01)), reference) == []
+    assert found(replace(CALM, efficiencies=at(compute_attention=0.01)), reference) == []
+
+
+def test_classes_of_one_signal_are_taken_together_by_their_geometric_mean() -> None:
+    reference = replace(REFERENCE, efficiencies=at(compute_gemm=0.4, compute_attention=0.2))
+    opposite = at(compute_gemm=0.8, compute_attention=0.1)
+    assert found(replace(CALM, efficiencies=opposite), reference) == []
+    both = at(compute_gemm=0.2, compute_attention=0.1)
+    trigger = only(replace(CALM, efficiencies=both), reference)
+    assert (trigger.signal, trigger.reason) == (Signal.COMPUTE, "the compute efficiency has changed by -50% over 2 classes")
+
+
+def test_deltas_are_those_of_the_policy() -> None:
+    reference = replace(REFERENCE, efficiencies=at(compute_gemm=0.4))
+    slower = replace(CALM, efficiencies=at(compute_gemm=0.3))
+    assert triggers(slower, reference, Deltas(compute=0.3)) == ()
+    assert triggers(slower, reference, Deltas(compute=0.2)) != ()

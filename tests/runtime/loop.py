@@ -15,14 +15,14 @@ from random import Random
 from typing import Any
 
 from nereus.control.effects import News
-from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged
+from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost
 from nereus.control.phases import Idle
 from nereus.control.report import Release, StepReport
 from nereus.control.resume import pending
 from nereus.control.state import JobConfig, JobState
 from nereus.emu.plan import StagePlan
 from nereus.emu.unit import Emu
-from nereus.layout.catalog import StateSpec
+from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.layout.dense import layer_name
 from nereus.monitor.pool import PoolEmulator
 from nereus.planner.native import NativePricing
@@ -125,6 +125,7 @@ def adaptive_job(**policy: Any) -> Job:
     """A small job whose plan may change by itself; all of its stages are on the first four of eight devices."""
     return small_job(
         absent=(),
+        steps=1000,
         policy={"adapt": True, **policy},
         plan={
             ACTOR_GENERATION: choice(1, 1, 4, "0-3", micro_batch=4),
@@ -265,6 +266,10 @@ class Loop:
             changed = PoolChanged(step=step, arriving=news.arriving, leaving=news.leaving, gone=news.gone)
             ask = (changed, *ask)
         return self._asked(*ask)
+
+    def lost(self, endpoint: EndpointId, during: str) -> Release | None:
+        """The loop has lost a step, since a process died; it waits to do it again."""
+        return self._asked(StepLost(endpoint=endpoint, during=during))
 
     def ask_again(self) -> Release | None:
         """The head has restarted: the loop asks once more."""

@@ -13,19 +13,18 @@ from typing import Any
 
 import pytest
 
-from nereus.control.effects import DevicesChanged, Started, TransitionRecord
+from nereus.control.effects import DevicesChanged, Started
 from nereus.control.events import BoundaryReached, EndpointDied, JobStarted, OpCompleted
 from nereus.control.phases import Steady, Stopped
 from nereus.control.programs import MAX_SPARE_GROUPS
-from nereus.control.report import Release
 from nereus.emu.groups import compute_groups
-from nereus.emu.unit import Emu
 from nereus.layout.dense import NORM, layer_name
 from nereus.layout.tensors import Kind, TensorRef
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
 from nereus.transition.collectives import COMPUTE, TRANSFER, GroupKey
 from nereus.transition.ops import Op, Program
 from tests.runtime.loop import FIRST, SCRIPT, Loop, choice, scripted_config
+from tests.runtime.serving import check_serving, emus_of, interruptions, records
 from tests.runtime.world import PEAK_BYTES, SETUP_S, Call, Faults, World, received_bytes
 
 CUT = TensorRef(layer_name(1, "mlp.up_proj"), Kind.PARAMETER)
@@ -47,29 +46,8 @@ def make_loop(tmp_path: Path) -> MakeLoop:
     return make
 
 
-def emus_of(release: Release) -> list[Emu]:
-    return [emu for emus in release.emus.values() for emu in emus]
-
-
 def verbs(loop: Loop, *left_out: str) -> list[str]:
     return [entry.verb for entry in loop.world.log if isinstance(entry, Call) and entry.verb not in left_out]
-
-
-def records(loop: Loop) -> list[TransitionRecord]:
-    return [news for news in loop.news if isinstance(news, TransitionRecord)]
-
-
-def check_serving(loop: Loop, release: Release | None) -> None:
-    """The released units are those that are bound, they are all there is, they hold the state, and the plan names them."""
-    assert release is not None
-    world, emus = loop.world, emus_of(release)
-    assert set(world.bound) == set(emus) == set(loop.state.bound)
-    assert world.units() == {(endpoint, emu.unit) for emu in emus for endpoint in emu.endpoints}
-    assert world.wrong(emus) == []
-    for stage, plan in release.plan.stages.items():
-        held = release.emus[stage]
-        assert [emu.layout for emu in held] == [plan.layout] * plan.dp
-        assert [int(e[1:].partition(".")[0]) for emu in held for e in emu.endpoints] == list(plan.devices)
 
 
 def test_start_spawns_installs_seeds_and_binds_in_this_order(make_loop: MakeLoop) -> None:
@@ -278,12 +256,9 @@ def test_news_tells_the_start_the_devices_the_steps_and_the_transitions_in_order
 @pytest.mark.parametrize(
     ("faults", "reason"),
     [
-        (Faults().fail("d1.0", "digest"), r"transition to epoch 1: digest failed on d1\.0: the disk is on fire"),
-        (Faults().fail("d5.0", "install"), r"transition to epoch 1: install failed on d5\.0: the disk is on fire"),
+        (Faults().fail("d1.0", "digest"), r"transition to epoch 1: digest e1\.before failed on d1\.0: the disk is on fire"),
+        (Faults().fail("d5.0", "install"), r"transition to epoch 1: install e1 failed on d5\.0: the disk is on fire"),
         (Faults().fail("d1.0", "Split"), r"transition to epoch 1: e1\.0\.Split failed on d1\.0: the disk is on fire"),
-        (Faults().lose("d1.0", "digest"), r"endpoint d1\.0 died during digest"),
-        (Faults().lose("d5.0", "install"), r"endpoint d5\.0 died during install"),
-        (Faults().lose("d1.0", "Split"), r"endpoint d1\.0 died during Split"),
         (Faults().corrupt("Split", CUT), rf"1 tensors are not what they were, first {CUT}"),
         (Faults().corrupt("Split", MOMENT), rf"1 tensors are not what they were, first {MOMENT}"),
         (Faults().corrupt("Split", COUNTER), rf"{COUNTER}"),
@@ -291,30 +266,44 @@ def test_news_tells_the_start_the_devices_the_steps_and_the_transitions_in_order
     ],
     ids=lambda value: "" if isinstance(value, Faults) else value[-40:],
 )
-def test_transition_that_fails_stops_with_the_reason_and_binds_nothing(
+def test_transition_that_fails_is_rolled_back_with_the_reason_and_the_job_goes_on(
     make_loop: MakeLoop, faults: Faults, reason: str, seed: int | None
 ) -> None:
     loop = make_loop(seed=seed)
     first = loop.begin()
     faults = deepcopy(faults)
     loop.world.faults = faults
-    assert loop.boundary(1) is None
-    assert len(faults.fired) == 1
-    assert loop.world.stopped is not None
-    assert re.search(reason, loop.world.stopped)
-    assert isinstance(loop.state.phase, Stopped)
-    assert len(loop.world.calls("bind")) == 1
+    release = loop.boundary(1)
     assert first is not None
-    assert set(loop.world.bound) == set(emus_of(first))
-    assert loop.world.wrong(emus_of(first)) == []
+    assert release is not None
+    assert len(faults.fired) == 1
+    (ended,) = interruptions(loop)
+    assert re.search(reason, ended.reason)
+    assert (ended.epoch, ended.end, ended.plan.stages) == (1, "rolled back", first.plan.stages)
+    assert release.emus == first.emus
+    check_serving(loop, release)
     assert records(loop) == []
+    check_serving(loop, loop.boundary(2))
+    assert [record.epoch for record in records(loop)] == [3]
+
+
+@pytest.mark.parametrize(("endpoint", "at"), [("d1.0", "digest"), ("d2.0", "install"), ("d3.0", "Split")])
+def test_death_of_the_last_copy_in_a_transition_stops_with_its_name(make_loop: MakeLoop, endpoint: str, at: str) -> None:
+    loop = make_loop()
+    loop.begin()
+    loop.world.faults = Faults().lose(endpoint, at)
+    assert loop.boundary(1) is None
+    assert loop.world.stopped is not None
+    assert loop.world.stopped.startswith(f"endpoint {endpoint} died during {at}")
+    assert f"no intact copy of {ACTOR_TRAINING} is left" in loop.world.stopped
+    assert isinstance(loop.state.phase, Stopped)
 
 
 def test_wrong_element_is_told_by_unit_and_tensor(make_loop: MakeLoop) -> None:
     loop = make_loop(faults=Faults().corrupt("Extend", CUT))
     loop.run(3)
-    assert loop.world.stopped is not None
-    assert loop.world.stopped.endswith(f"@3: 1 tensors are not what they were, first {CUT}")
+    (ended,) = interruptions(loop)
+    assert ended.reason.endswith(f"@3: 1 tensors are not what they were, first {CUT}")
 
 
 def test_replicas_that_differ_before_a_transition_stop_it(make_loop: MakeLoop) -> None:
@@ -336,11 +325,12 @@ def test_failure_at_the_start_says_where_and_why(make_loop: MakeLoop, at: str, k
     loop = make_loop(faults=faults)
     assert loop.begin() is None
     assert faults.fired == [(kind, "d2.0", at)]
-    assert loop.world.stopped == f"endpoint d2.0 did not start: {at}: {why}"
+    call = f"{at} e0" if kind == "fail" and at in ("install", "bind") else at
+    assert loop.world.stopped == f"endpoint d2.0 did not start: {call}: {why}"
 
 
 def test_nothing_is_decided_after_the_stop(make_loop: MakeLoop) -> None:
-    loop = make_loop(faults=Faults().fail("d1.0", "Split"))
+    loop = make_loop(faults=Faults().lose("d1.0", "Split"))
     loop.run(1)
     state, before = loop.state, len(loop.world.log)
     while (fact := loop.world.next_fact()) is not None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nereus.control.effects import ReleaseBoundary, RequestPlan, StopJob, TransitionRecord
-from nereus.control.events import BoundaryReached, DeviceReady, Event, PlanReady
+from nereus.control.events import BoundaryReached, DeviceReady, Event, PlanReady, Verb
 from nereus.control.phases import Stopped
 from nereus.control.report import StepReport
 from nereus.control.resume import pending
@@ -71,7 +71,16 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 """What a field of this name holds; any other holds what its type says."""
 
-TYPES = {"float": SECONDS, "int": COUNT, "str": TEXT, "EndpointId": TEXT, "DeviceId": DEVICE, "bool": st.booleans()}
+TYPES = {
+    "float": SECONDS,
+    "int": COUNT,
+    "str": TEXT,
+    "EndpointId": TEXT,
+    "DeviceId": DEVICE,
+    "bool": st.booleans(),
+    "Verb": st.sampled_from(Verb),
+    "tuple[str, ...]": st.lists(TEXT, max_size=3).map(tuple),
+}
 
 
 def filled(kind: type[Any]) -> st.SearchStrategy[Any]:
@@ -252,7 +261,7 @@ def test_planning_is_asked_for_again_with_the_same_cycle_and_snapshot(tmp_path: 
 
 
 def test_stopped_job_says_so_again_after_a_restart(tmp_path: Path) -> None:
-    world = World(scripted_config(), faults=Faults().fail("d1.0", "Split"), order=Random(1))
+    world = World(scripted_config(), faults=Faults().lose("d1.0", "Split"), order=Random(1))
     loop = Loop(world, tmp_path / "journal.sqlite")
     loop.run(1)
     reason, world.stopped = world.stopped, None

@@ -25,6 +25,7 @@ from nereus.control.events import (
     OpFailed,
     PlanReady,
     Seeded,
+    Settled,
 )
 from nereus.control.report import Release
 from nereus.control.state import JobConfig
@@ -143,6 +144,8 @@ class World:
         self._planned: tuple[int, PlanReady] | None = None
         self._running: dict[str, tuple[Op, set[EndpointId]]] = {}
         self._done: set[str] = set()
+        self._done_by: set[tuple[EndpointId, str]] = set()
+        """Which endpoint has done its part of which operation."""
         self._births: dict[DeviceId, int] = {}
 
     # What tests ask
@@ -212,18 +215,49 @@ class World:
             return None
         fact = self._pending.pop(self._order.randrange(len(self._pending)) if self._order else 0)
         if isinstance(fact, OpCompleted) and fact.op in self._running:
-            op, waiting = self._running[fact.op]
-            waiting.discard(fact.endpoint)
-            if not waiting:
-                self._carry_out(op)
+            self._land(fact)
         self.now_s += FACT_S
         self.log.append(fact)
         return fact
+
+    def _land(self, fact: OpCompleted) -> None:
+        """One member has done its part; the last one makes the operation take effect."""
+        op, waiting = self._running[fact.op]
+        self._done_by.add((fact.endpoint, fact.op))
+        waiting.discard(fact.endpoint)
+        if not waiting:
+            self._carry_out(op)
 
     def forget(self) -> None:
         """The controller died, and with it every answer that was on its way."""
         self._pending.clear()
         self._planned = None
+
+    def kill(self, endpoint: EndpointId, during: str) -> None:
+        """A process dies now, with its shards and with the answers that it has not sent; the head hears of it in time."""
+        self.dead.add(endpoint)
+        self._pending = [fact for fact in self._pending if getattr(fact, "endpoint", None) != endpoint]
+        for op in [op for op, members in self._running.values() if endpoint in op.members]:
+            del self._running[op.id]
+            self._pending = [
+                OpFailed(endpoint=fact.endpoint, op=op.id, error="a peer is gone")
+                if isinstance(fact, OpCompleted) and fact.op == op.id
+                else fact
+                for fact in self._pending
+            ]
+        self._pending.append(EndpointDied(endpoint=endpoint, during=during))
+        self._drop(endpoint)
+
+    def fail(self, endpoint: EndpointId, call: str) -> None:
+        """A call that is under way on an endpoint fails instead of being answered."""
+        answers = [f for f in self._pending if getattr(f, "endpoint", None) == endpoint and _called(f, "") == call]
+        self._pending = [f for f in self._pending if f not in answers]
+        self._pending.insert(0, OpFailed(endpoint=endpoint, op=call, error="the disk is on fire"))
+
+    def _drop(self, endpoint: EndpointId) -> None:
+        for stage in self.shards.values():
+            for key in [key for key in stage.shards if key[0] == endpoint]:
+                del stage.shards[key]
 
     # JobPort
 
@@ -256,6 +290,8 @@ class World:
         for endpoint in gone:
             serves = endpoint not in self.dead and any(endpoint in emu.endpoints for emu in self.bound)
             assert not serves, f"{endpoint} serves a unit and is retired"
+            if endpoint in self.dead:
+                self._drop(endpoint)
             if self.endpoints.pop(endpoint, None) is not None:
                 self._births[int(endpoint[1:].partition(".")[0])] = int(endpoint.rpartition(".")[2]) + 1
 
@@ -308,6 +344,8 @@ class World:
         units = tuple(emus)
         self.log.append(Call("digest", (tag, units)))
         for endpoint in _endpoints(units):
+            if endpoint in self.dead:
+                continue  # its death is on its way
             taken = tuple((emu.unit, tuple(self._box_digests(emu, endpoint))) for emu in units if endpoint in emu.endpoints)
             self._answer(endpoint, "digest", fact=DigestsTaken(endpoint=endpoint, tag=tag, digests=taken))
 
@@ -325,8 +363,22 @@ class World:
             fact = Committed(endpoint=endpoint, epoch=epoch, peak_bytes=PEAK_BYTES * ordinal(endpoint))
             self._answer(endpoint, "bind", fact=fact)
 
-    def abort(self, members: Iterable[EndpointId]) -> None:
-        self.log.append(Call("abort", tuple(members)))
+    def abort(self, epoch: int, members: Iterable[EndpointId]) -> None:
+        """What was under way ends at once: done, or failed where it waits for others, as chance has it."""
+        named = tuple(members)
+        self.log.append(Call("abort", (epoch, named)))
+        for index, fact in enumerate(self._pending):
+            if not isinstance(fact, OpCompleted) or fact.endpoint not in named or fact.op not in self._running:
+                continue
+            waits = bool(self._running[fact.op][0].exchanges)
+            if waits and (self._order is None or self._order.random() < 0.5):
+                self._pending[index] = OpFailed(endpoint=fact.endpoint, op=fact.op, error="it was aborted")
+            else:
+                self._land(fact)
+        self._running.clear()
+        for endpoint in named:
+            done = tuple(sorted(op for who, op in self._done_by if who == endpoint and op.startswith(f"e{epoch}.")))
+            self._answer(endpoint, "settle", fact=Settled(endpoint=endpoint, epoch=epoch, done=done))
 
     def _answer(self, endpoint: EndpointId, *doing: str, fact: Event) -> None:
         """Put down the fact, or what the fault script says instead."""
@@ -337,8 +389,7 @@ class World:
             self.dead.add(endpoint)
             fact = EndpointDied(endpoint=endpoint, during=where)
         if fault == "fail":
-            name = fact.op if isinstance(fact, OpCompleted) else where
-            fact = OpFailed(endpoint=endpoint, op=name, error="the disk is on fire")
+            fact = OpFailed(endpoint=endpoint, op=_called(fact, where), error="the disk is on fire")
         self._pending.append(fact)
 
     def _carry_out(self, op: Op) -> None:
@@ -368,6 +419,20 @@ class World:
             for box in boxes:
                 sums = box_sums(tensors[tensor.ref], box) if self.holds_values else (box.volume, box.volume)
                 yield BoxDigest(tensor.ref, box, sums)
+
+
+def _called(fact: Event, where: str) -> str:
+    """The call that a fact completes, as OpFailed names it; `where` for those that it names otherwise."""
+    match fact:
+        case OpCompleted():
+            return fact.op
+        case Installed():
+            return f"install e{fact.epoch}"
+        case Committed():
+            return f"bind e{fact.epoch}"
+        case DigestsTaken():
+            return f"digest {fact.tag}"
+    return where
 
 
 def received_bytes(exchange: Exchange, endpoint: EndpointId) -> int:

@@ -55,6 +55,9 @@ def test_job_does_not_adapt_unless_it_says_so(make_data: Any) -> None:
     ("field", "value", "allowed"),
     [
         ("gamma", 1.5, "it must be at most 1"),
+        ("delta_compute", 0, "it must be above 0"),
+        ("max_transitions_per_hour", 0, "it must be above 0"),
+        ("canary_steps", -1, "it must be at least 0"),
         ("gamma", -0.1, "it must be at least 0"),
         ("delta_length", 0, "it must be above 0"),
         ("headroom", 1, "it must be below 1"),
@@ -69,6 +72,11 @@ def test_job_file_with_a_wrong_policy_is_refused(make_data: Any, field: str, val
     with pytest.raises(JobFileError) as caught:
         parse_job(make_data(("policy", {field: value})))
     assert str(caught.value).startswith(f"policy.{field}: {value!r} is not allowed; {allowed}")
+
+
+def test_pin_of_a_model_stage_that_is_not_there_is_refused(make_data: Any) -> None:
+    with pytest.raises(JobFileError, match=r"^policy\.pins\[0\]: 'actor_trainin' .* did you mean actor_training\?"):
+        parse_job(make_data(("policy", {"pins": ["actor_trainin"]})))
 
 
 def test_job_file_with_a_script_and_a_policy_that_adapts_is_refused(make_data: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -44,6 +45,20 @@ def test_stream_goes_on_from_the_bucket_that_broke(fleet: Fleet, source: str, ta
     job.interrupt(verb, bucket)
     assert job.run() == job.bytes_from(bucket)
     assert job.units_held() == job.units_made()
+    job.run_the_rest()
+    check_end(job)
+
+
+@pytest.mark.parametrize("verb", ["open", "land"])
+def test_stream_is_ended_by_a_program_of_a_later_epoch(fleet: Fleet, verb: Verb) -> None:
+    """As the controller does it after an abort: all are quiet, and the rest runs under another name."""
+    job = Streaming.installed(fleet, *PAIRS[0])
+    job.interrupt(verb, 2)
+    fleet.call_all(job.op.members, "settle")
+    assert all(fleet.call_all(job.op.members, "is_whole_or_absent").values())
+    again = replace(job.op, id=f"again.{job.op.id}")
+    fleet.install((again, *job.transition.ops[1:]), {STAGE: job.state}, fleet.next_epoch())
+    assert job.run(again) == job.bytes_from(2)
     job.run_the_rest()
     check_end(job)
 

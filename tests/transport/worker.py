@@ -87,6 +87,9 @@ class Worker:
     def run(self, op: str) -> Completion:
         return self.executor.run(op)
 
+    def settle(self) -> None:
+        self.executor.settle()
+
     def bind(self, units: set[UnitId], groups: set[GroupKey]) -> None:
         self.executor.bind(units, groups)
 
@@ -142,6 +145,10 @@ class Worker:
 
     def units(self) -> dict[UnitId, int]:
         return self.store.units()
+
+    def is_whole_or_absent(self) -> bool:
+        """Whether nothing is open that has not landed."""
+        return all(self.store.is_complete(unit) for unit in self.store.units())
 
     def reset_peak(self) -> None:
         self.memory.reset_peak()
