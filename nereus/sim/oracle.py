@@ -103,8 +103,12 @@ def _run(scenario: Scenario, stretch: Stretch, before: Reached, plan: Plan) -> R
         if max(scenario.truth.peak_bytes(plan, lengths).values()) > scenario.capacity_bytes:
             break
         seconds = scenario.truth.step(plan, lengths).seconds
-        share = min(int(steps) + 1 - steps, left / seconds)
-        steps, tokens, left = steps + share, tokens + share * batch * lengths.mean, left - share * seconds
+        whole, share = int(steps) + 1, left / seconds
+        if share >= whole - steps:
+            share = whole - steps
+            steps, tokens, left = float(whole), tokens + share * batch * lengths.mean, left - share * seconds
+        else:
+            steps, tokens, left = steps + share, tokens + share * batch * lengths.mean, 0.0
     ended = stretch.end_s - left if steps >= scenario.max_steps else float("inf")
     return Reached(steps, tokens, plan, before.moved_s + moving, ended)
 
