@@ -151,6 +151,7 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
                 "micro_batch": option.run.micro_batch,
                 "recompute": option.recomputes,
                 "zero1": option.run.zero1,
+                "pinned": dict(pricer.outline.pin(holder).settled),
                 "devices": list(plan.devices[holder]),
                 "memory_bytes": {str(part): round(size) for part, size in option.memory.items() if size},
                 "resident_bytes": round(option.resident_bytes),

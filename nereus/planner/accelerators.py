@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil
 
 from nereus.cost.accelerator import AcceleratorModel
 from nereus.cost.components import Component
@@ -19,7 +18,7 @@ from nereus.cost.execution import MEGATRON, PLAIN, Execution, Recompute
 from nereus.cost.generation import Rollout, kv_token_bytes
 from nereus.cost.layer import Architecture
 from nereus.cost.priors import shipped
-from nereus.spec.decoder import tp_degrees
+from nereus.planner.degrees import Degrees
 from nereus.spec.hardware import ACCELERATORS, Hardware
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Nodes, Outline
@@ -29,10 +28,6 @@ REGIMES = {"plain": PLAIN, "megatron": MEGATRON}
 
 STAYS = frozenset((Component.PARAMETERS, Component.OPTIMIZER))
 """What an idle holder keeps; gradients and activations are gone at the end of its stage (paper, section 4.3)."""
-
-WAVES = (1, 2, 4, 8, 16, 32)
-"""Waves in which a generation replica may work through its sequences: more waves take less KV memory. A ladder in absolute
-sequences, so that more memory never makes a plan slower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +43,8 @@ class Option:
     """By model-stage that runs on it: of one RL step."""
     memory: Mapping[Component, float]
     """Bytes of the fullest device by component, at the longest responses."""
+    pinned: bool = False
+    """Whether the outline settles something about the holder."""
 
     @property
     def num_devices(self) -> int:
@@ -75,7 +72,8 @@ class Option:
 
     def __str__(self) -> str:
         extra = "".join(text for text, is_on in ((" recompute", self.recomputes), (" zero1", self.run.zero1)) if is_on)
-        return f"tp{self.run.tp} pp{self.run.pp} dp{self.run.dp} mb{self.run.micro_batch}{extra}"
+        pinned = " (pinned)" if self.pinned else ""
+        return f"tp{self.run.tp} pp{self.run.pp} dp{self.run.dp} mb{self.run.micro_batch}{extra}{pinned}"
 
 
 @dataclass(frozen=True)
@@ -100,10 +98,7 @@ class Pricer:
 
     def can_be_cut(self, holder: str) -> bool:
         """Whether any DP degree and micro-batch divides the sequences of a holder, whatever the memory."""
-        runs = (
-            (self._run(holder, kind, *degrees)) for kind in range(len(self.kinds)) for degrees in self._degrees(holder, kind)
-        )
-        return any(True for run in runs for _ in self._ways(holder, run))
+        return any(True for kind in range(len(self.kinds)) for _ in self._runs(holder, kind))
 
     def options(self, holder: str) -> tuple[Option, ...]:
         """All options of a holder, on every kind that has the devices for them."""
@@ -133,21 +128,38 @@ class Pricer:
         if sum(memory.values()) > self.usable_bytes(kind):
             return None
         seconds = {stage: self._seconds(stage, kind, run) for stage in self.outline.workflow.roles(holder)}
-        return Option(holder=holder, kind=kind, run=run, seconds=seconds, memory=memory)
+        pinned = holder in self.outline.pins
+        return Option(holder=holder, kind=kind, run=run, seconds=seconds, memory=memory, pinned=pinned)
 
     def at_lengths(self, option: Option) -> Option:
         """An option with the memory that it takes at this outline's lengths, whether that fits or not."""
         return replace(option, memory=self._memory(option.holder, option.kind, option.run))
 
     def _on_kind(self, holder: str, kind: int) -> Iterator[Option]:
-        for tp, pp, dp in self._degrees(holder, kind):
-            for way in self._ways(holder, self._run(holder, kind, tp, pp, dp)):
-                option = self.priced(holder, kind, way)
-                if option is not None:
-                    yield option
+        for run in self._runs(holder, kind):
+            option = self.priced(holder, kind, run)
+            if option is not None:
+                yield option
 
-    def _run(self, holder: str, kind: int, tp: int, pp: int, dp: int) -> Execution:
-        """A holder with these degrees, on mean lengths."""
+    def _runs(self, holder: str, kind: int) -> Iterator[Execution]:
+        """Every way to run a holder on a kind, whatever memory it takes."""
+        degrees, trains = self._degrees(holder, kind), self._trains(holder)
+        generates = self.outline.workflow.stage(holder).role == GENERATION
+        for tp, pp, dp in degrees.degrees():
+            run = self._run(kind, tp, pp, dp, zero1=trains and degrees.zero1(dp))
+            yield from degrees.ways(run, trains=trains, generates=generates)
+
+    def _degrees(self, holder: str, kind: int) -> Degrees:
+        return Degrees(
+            decoder=self.architecture(holder).decoder,
+            groups=self.groups(kind),
+            workload=self.outline.workload,
+            micro_batches=self.outline.micro_batches,
+            pin=self.outline.pin(holder),
+        )
+
+    def _run(self, kind: int, tp: int, pp: int, dp: int, *, zero1: bool) -> Execution:
+        """Something with these degrees, on mean lengths."""
         return Execution(
             hardware=self.hardware(kind),
             tp=tp,
@@ -156,39 +168,13 @@ class Pricer:
             sequences=self.outline.workload.global_batch,
             tokens=self.outline.workload.prompt_tokens + self.outline.workload.response_tokens,
             sequence_parallel=self.outline.sequence_parallel and tp > 1,
-            zero1=dp > 1 and self._trains(holder),
+            zero1=zero1,
             regime=REGIMES[self.outline.framework],
         )
 
     def _trains(self, holder: str) -> bool:
         workflow = self.outline.workflow
         return any(workflow.stage(stage).role == TRAINING for stage in workflow.roles(holder))
-
-    def _ways(self, holder: str, run: Execution) -> Iterator[Execution]:
-        """Micro-batches and recomputation; of generation, how many sequences at a time."""
-        trains = self._trains(holder)
-        if self.outline.workflow.stage(holder).role == GENERATION:
-            most = ceil(run.sequences / run.dp)
-            for together in sorted({max(1, most // waves) for waves in WAVES}, reverse=True):
-                yield replace(run, micro_batch=together)
-            return
-        rows = run.sequences / run.dp / (self.outline.workload.updates_per_step if trains else 1)
-        for micro_batch in self.outline.micro_batches:
-            if rows % micro_batch == 0 and rows >= micro_batch:
-                for recompute in (Recompute.NONE, Recompute.FULL) if trains else (Recompute.NONE,):
-                    yield replace(run, micro_batch=micro_batch, recompute=recompute)
-
-    def _degrees(self, holder: str, kind: int) -> Iterator[tuple[int, int, int]]:
-        """Powers of two for TP inside a node and for PP; DP in powers of two, three times them, and as many as there are."""
-        decoder, groups = self.architecture(holder).decoder, self.groups(kind)
-        node = max(group.devices for group in groups)
-        for tp in (degree for degree in tp_degrees(decoder, node) if degree & (degree - 1) == 0):
-            room = sum(g.count * (g.devices // tp) for g in groups)
-            pp = 1
-            while pp <= min(decoder.num_layers, room):
-                most = min(room // pp, self.outline.workload.global_batch)
-                yield from ((tp, pp, dp) for dp in range(1, most + 1) if dp == most or _is_round(dp))
-                pp *= 2
 
     def _model(self, kind: int) -> AcceleratorModel:
         name = self.kinds[kind][0]
@@ -233,9 +219,3 @@ class Pricer:
             kv_item_bytes=run.item_bytes,
             reserves=True,
         )
-
-
-def _is_round(degree: int) -> bool:
-    """A power of two, or three times one."""
-    part = degree // 3 if degree % 3 == 0 else degree
-    return part & (part - 1) == 0

@@ -3,6 +3,7 @@
 memory    on the devices that are left it doesn't fit beside the others
 budget    there are not enough devices for what must run at the same time, so something would have to wait
 latency   it fits, and the step takes longer
+pinned    the outline settles it (pinned.py)
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Why(StrEnum):
     MEMORY = "memory"
     BUDGET = "budget"
     LATENCY = "latency"
+    PINNED = "pinned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Reason:
     holder: str
     """In which it differs the most."""
     row: int
-    """Its candidate there, in the holder's table."""
+    """Its candidate there, in the holder's table; -1 for no one in particular."""
     code: Why
     seconds: float
     """What the alternative loses in a step (latency), or would save if nothing were in its way."""

@@ -19,6 +19,7 @@ from nereus.cost.overlap import Overlap, Timings, overlap
 from nereus.planner.accelerators import Option, Pricer
 from nereus.planner.explain import Reason, why_not_faster, why_slower
 from nereus.planner.found import Report, Solution
+from nereus.planner.pinned import can_lie_on, devices_of, reasons_of_pins
 from nereus.planner.problem import Edge, Holder, Node, Pool, Problem, Rows, Stage
 from nereus.planner.solve import solve
 from nereus.spec.hardware import LinkClass
@@ -76,19 +77,24 @@ class OutlinePlanner:
     @cached_property
     def options(self) -> tuple[tuple[Option, ...], ...]:
         """Of every holder, in the workflow's order."""
-        tables = (self.pricer.options(holder) for holder in self.outline.workflow.holders)
-        return tuple(tuple(option for option in table if self._may_run(option)) for table in tables)
+        return tuple(self.options_of(holder) for holder in self.outline.workflow.holders)
+
+    def options_of(self, holder: str) -> tuple[Option, ...]:
+        """Of one holder: what fits on a device by itself and is not ruled out."""
+        return tuple(option for option in self.pricer.options(holder) if self._may_run(option))
 
     def _may_run(self, option: Option) -> bool:
         fills = not self.one_pool or option.num_devices == self._pool.num_devices
-        return fills and (option.run.pp == 1 or option.holder not in self.unpiped)
+        devices = self.outline.pin(option.holder).devices
+        lies = devices is None or can_lie_on(self._pool, devices, option.kind, option.run.tp)
+        return fills and lies and (option.run.pp == 1 or option.holder not in self.unpiped)
 
     @cached_property
     def problem(self) -> Problem:
         """Eq. (1) with the outline's numbers."""
         workflow, classes = self.outline.workflow, self._classes
         holders = tuple(
-            Holder(holder, self._stages(holder), self._rows(holder, table, classes))
+            Holder(holder, self._stages(holder), self._rows(holder, table, classes), self.outline.pin(holder).devices)
             for holder, table in zip(workflow.holders, self.options, strict=True)
         )
         edges = tuple(
@@ -108,7 +114,15 @@ class OutlinePlanner:
     def reasons(self) -> tuple[Reason, ...]:
         """What keeps each holder's fastest option out of the best plan."""
         solutions, _ = solve(self.problem) if all(self.options) else ((), None)
-        return why_not_faster(self.problem, solutions[0]) if solutions else ()
+        if not solutions:
+            return ()
+        pins = reasons_of_pins(self.outline, solutions[0].step_seconds, self._fastest)
+        return (*why_not_faster(self.problem, solutions[0]), *pins)
+
+    def _fastest(self, outline: Outline) -> float | None:
+        """L_step of the best plan of another outline; None without any."""
+        plans, _ = replace(self, outline=outline).best(1)
+        return plans[0].seconds if plans else None
 
     def without_option(self) -> Mapping[str, str]:
         """The holders that cannot run at all, and why."""
@@ -116,13 +130,24 @@ class OutlinePlanner:
         for holder, table in zip(self.outline.workflow.holders, self.options, strict=True):
             if table:
                 continue
-            if not self.pricer.can_be_cut(holder):
+            pin = self.outline.pin(holder)
+            if pin.devices is not None and max(pin.devices) >= self._pool.num_devices:
+                found[holder] = (
+                    f"pins.{holder}.devices has {max(pin.devices)}, and the plan is for the first {self._pool.num_devices}"
+                )
+            elif pin.settled and replace(self, outline=self._without_pin(holder)).options_of(holder):
+                found[holder] = f"no layout of it agrees with pins.{holder} ({pin}) and fits"
+            elif not self.pricer.can_be_cut(holder):
                 found[holder] = "no DP degree and micro-batch divides its sequences; change micro_batches or the batch"
             elif self.pricer.options(holder):
                 found[holder] = f"no layout of it takes all {self._pool.num_devices} devices"
             else:
                 found[holder] = "it fits in the memory of no device in any layout"
         return found
+
+    def _without_pin(self, holder: str) -> Outline:
+        pins = {name: pin for name, pin in self.outline.pins.items() if name != holder}
+        return self.outline.model_copy(update={"pins": pins})
 
     def runs_out(self, plan: PlannedStep, lengths: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
         """The first (step, mean response) of a growth at which a plan of this outline no longer fits, headroom included.
@@ -226,16 +251,13 @@ class OutlinePlanner:
         }
         devices: dict[str, list[int]] = {holder: [] for holder in workflow.holders}
         peaks: dict[int, float] = {}
-        for node, state in zip(self._pool.nodes, solution.placement, strict=True):
-            free = iter(node.devices)
-            for pattern, count in state:
-                hosted = [holder for at, holder in enumerate(workflow.holders) if pattern >> at & 1]
-                full = sum(chosen[h].resident_bytes for h in hosted)
-                full += max((chosen[h].active_bytes for h in hosted), default=0.0)
-                peaks[node.kind] = max(peaks.get(node.kind, 0.0), full)
-                for device in (next(free) for _ in range(count)):
-                    for holder in hosted:
-                        devices[holder].append(device)
+        for node, pattern, taken in devices_of(self._pool, self.problem.holders, solution.placement):
+            hosted = [holder for at, holder in enumerate(workflow.holders) if pattern >> at & 1]
+            full = sum(chosen[h].resident_bytes for h in hosted)
+            full += max((chosen[h].active_bytes for h in hosted), default=0.0)
+            peaks[node.kind] = max(peaks.get(node.kind, 0.0), full)
+            for holder in hosted:
+                devices[holder] += taken
         syncs = {}
         for edge, sync in zip(self.problem.edges, workflow.syncs, strict=True):
             ends = [self._classes[chosen[end].layout] for end in (sync.source, sync.target)]
@@ -244,7 +266,7 @@ class OutlinePlanner:
         placed = {holder: frozenset(held) for holder, held in devices.items()}
         return PlannedStep(
             options=chosen,
-            devices={holder: tuple(held) for holder, held in devices.items()},
+            devices={holder: tuple(sorted(held)) for holder, held in devices.items()},
             overlap=overlap(workflow, placed, Timings(seconds, syncs)),
             seconds=solution.step_seconds,
             peak_bytes=peaks,

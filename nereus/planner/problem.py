@@ -122,7 +122,7 @@ class Holder:
     """Of its roles, in the order of `rows.seconds`."""
     rows: Rows
     devices: tuple[int, ...] | None = None
-    """Where a pinned holder lies, as numbers of devices; it then has one row."""
+    """Where a pinned holder lies, as numbers of devices; its rows then need as many, of that kind, in their quanta."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from nereus.spec.declared import Declared, Real, Whole
 from nereus.spec.devices import MAX_DEVICES_PER_NODE, MAX_NODES
 from nereus.spec.hardware import ACCELERATORS
 from nereus.spec.hf_config import HfModel, parse_hf_config
+from nereus.spec.pins import Pin, model_problems, pin_problems
 from nereus.spec.problems import Problem, from_validation, one_of, refuse
 from nereus.spec.reading import read_data
 from nereus.spec.sizes import Bytes
@@ -95,6 +96,10 @@ class Nodes(Declared):
         return self.memory or ACCELERATORS[self.kind].memory_bytes
 
 
+NO_PIN = Pin()
+"""Nothing is settled."""
+
+
 class Outline(Declared):
     """One RL post-training job, by what its plan depends on."""
 
@@ -118,6 +123,8 @@ class Outline(Declared):
     """Whose habits the training has: how ranks are numbered and gradients kept."""
     headroom: Real = Field(default=0.1, ge=0, lt=1)
     """Share of a device's memory that a plan leaves free (paper, section 4.2)."""
+    pins: Mapping[str, Pin] = Field(default_factory=dict)
+    """What is settled about model-stages before the search: model-stage to pin."""
 
     @property
     def workflow(self) -> Workflow:
@@ -129,6 +136,15 @@ class Outline(Declared):
         """Of all nodes."""
         return sum(group.count * group.devices for group in self.nodes)
 
+    @property
+    def device_kinds(self) -> tuple[tuple[str, int], ...]:
+        """Accelerator and bytes of every device, in the order of the nodes."""
+        return tuple((group.kind, group.memory_bytes) for group in self.nodes for _ in range(group.count * group.devices))
+
+    def pin(self, holder: str) -> Pin:
+        """What is settled about a model-stage; an empty pin where nothing is."""
+        return self.pins.get(holder, NO_PIN)
+
 
 def is_outline(data: object) -> bool:
     """Whether plain data is an outline rather than a job file: a job has neither of these fields."""
@@ -138,9 +154,14 @@ def is_outline(data: object) -> bool:
 def parse_outline(data: object) -> Outline:
     """The outline in plain data. Raises JobFileError with all problems in one message."""
     try:
-        return Outline.model_validate(data)
+        outline = Outline.model_validate(data)
     except ValidationError as error:
         raise refuse(from_validation(error, Outline, data)) from None
+    work, flow = outline.workload, outline.workflow
+    problems = [*pin_problems(outline.pins, flow, work.global_batch, work.updates_per_step, outline.device_kinds)]
+    if problems:
+        raise refuse(problems)
+    return outline
 
 
 def read_models(outline: Outline, folder: Path) -> Mapping[str, HfModel]:
@@ -155,4 +176,8 @@ def read_models(outline: Outline, folder: Path) -> Mapping[str, HfModel]:
     for name in sorted(needed):
         path = folder / (paths.get(name) or outline.models.actor)
         found[name] = parse_hf_config(read_data(path, "config.json"), str(path))
+    decoders = {holder: found[outline.workflow.stage(holder).model].decoder for holder in outline.pins}
+    problems = [*model_problems(outline.pins, decoders)]
+    if problems:
+        raise refuse(problems)
     return found

@@ -41,6 +41,8 @@ class Plain:
     edges: list[tuple[int, int, list[list[float]]]]
     asynchronous: bool
     overlaps: bool
+    pinned: list[tuple[int, ...] | None]
+    """Of every holder the devices that it must have."""
 
     @property
     def holders(self) -> range:
@@ -64,6 +66,7 @@ def plain(problem: Problem) -> Plain:
         [(edge.source, edge.target, edge.seconds.tolist()) for edge in problem.edges],
         problem.asynchronous,
         problem.overlaps,
+        [holder.devices for holder in problem.holders],
     )
 
 
@@ -212,6 +215,9 @@ def literal(problem: Problem) -> float:
 
 def _device_sets(p: Plain, holder: int, row: int, node_of: list[int]) -> list[frozenset[int]]:
     usable = [d for d, node in enumerate(node_of) if p.nodes[node][0] == p.kind[holder][row]]
+    pinned = p.pinned[holder]
+    if pinned is not None:
+        usable = [device for device in usable if device in pinned]
     sets = itertools.combinations(usable, p.n[holder][row])
     q = p.q[holder][row]
     return [frozenset(s) for s in sets if all(sum(node_of[d] == node for d in s) % q == 0 for node in set(node_of))]

@@ -1,0 +1,95 @@
+"""The degrees of parallelism and the batches that are tried for one holder on one kind of devices.
+
+TP in powers of two inside a node, PP in powers of two up to the layers, DP in powers of two, three times them, and as many
+as there are; micro-batches and recomputation; of generation how many sequences at a time. A pin takes the place of what it
+settles, so a pinned degree may be one that is not tried by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from nereus.cost.execution import Execution, Recompute
+from nereus.spec.decoder import Decoder, tp_degrees
+from nereus.spec.outline import Nodes, Sequences
+from nereus.spec.pins import Pin
+
+WAVES = (1, 2, 4, 8, 16, 32)
+"""Waves in which a generation replica may work through its sequences: more waves take less KV memory. A ladder in absolute
+sequences, so that more memory never makes a plan slower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """What is tried for one holder on one kind."""
+
+    decoder: Decoder
+    groups: tuple[Nodes, ...]
+    """The node groups of the kind."""
+    workload: Sequences
+    micro_batches: tuple[int, ...]
+    pin: Pin
+
+    def degrees(self) -> Iterator[tuple[int, int, int]]:
+        """(tp, pp, dp) that the devices have room for."""
+        for tp in self._tp():
+            room = sum(g.count * (g.devices // tp) for g in self.groups)
+            for pp in self._pp(min(self.decoder.num_layers, room)):
+                most = min(room // pp, self.workload.global_batch)
+                yield from ((tp, pp, dp) for dp in self._dp(tp * pp, most))
+
+    def _tp(self) -> Iterator[int]:
+        legal = tp_degrees(self.decoder, max(group.devices for group in self.groups))
+        yield from (tp for tp in legal if (tp & (tp - 1) == 0 if self.pin.tp is None else tp == self.pin.tp))
+
+    def _pp(self, most: int) -> Iterator[int]:
+        powers = (1 << exponent for exponent in range(most.bit_length()))
+        yield from (pp for pp in (powers if self.pin.pp is None else (self.pin.pp,)) if pp <= most)
+
+    def _dp(self, devices: int, most: int) -> Iterator[int]:
+        """DP degrees of EMUs of so many devices."""
+        tried: Iterator[int] = (dp for dp in range(1, most + 1) if dp == most or _is_round(dp))
+        if self.pin.dp is not None:
+            tried = iter((self.pin.dp,))
+        elif self.pin.devices is not None:
+            tried = iter((len(self.pin.devices) // devices,))
+        whole = len(self.pin.devices or ())
+        yield from (dp for dp in tried if 1 <= dp <= most and whole in (0, dp * devices))
+
+    def ways(self, run: Execution, *, trains: bool, generates: bool) -> Iterator[Execution]:
+        """Micro-batches and recomputation; of generation, how many sequences at a time."""
+        for micro_batch in self._together(run) if generates else self._micro_batches(run, trains=trains):
+            for recompute in self._recompute() if trains else (Recompute.NONE,):
+                yield replace(run, micro_batch=micro_batch, recompute=recompute)
+
+    def zero1(self, dp: int) -> bool:
+        """Whether training with this DP degree shards its optimizer; a pin that cannot be kept leaves no ways."""
+        return dp > 1 and self.pin.zero1 is not False
+
+    def _together(self, run: Execution) -> Iterator[int]:
+        """Sequences that a generation replica works on at the same time."""
+        most = ceil(run.sequences / run.dp)
+        if self.pin.micro_batch is None:
+            yield from sorted({max(1, most // waves) for waves in WAVES}, reverse=True)
+        elif self.pin.micro_batch <= most:
+            yield self.pin.micro_batch
+
+    def _micro_batches(self, run: Execution, *, trains: bool) -> Iterator[int]:
+        rows = run.sequences / run.dp / (self.workload.updates_per_step if trains else 1)
+        if trains and self.pin.zero1 and not run.zero1:
+            return
+        for micro_batch in self.micro_batches if self.pin.micro_batch is None else (self.pin.micro_batch,):
+            if rows % micro_batch == 0 and rows >= micro_batch:
+                yield micro_batch
+
+    def _recompute(self) -> tuple[Recompute, ...]:
+        both = (Recompute.NONE, Recompute.FULL)
+        return both if self.pin.recompute is None else (both[self.pin.recompute],)
+
+
+def _is_round(degree: int) -> bool:
+    """A power of two, or three times one."""
+    part = degree // 3 if degree % 3 == 0 else degree
+    return part & (part - 1) == 0
