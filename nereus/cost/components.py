@@ -50,6 +50,9 @@ class Component(StrEnum):
     """Idle model-stages on the same device."""
 
 
+PARTS = tuple(Component)
+"""The columns of all arrays of components; iterating over an enumeration is slow where it is done thousands of times."""
+
 STATE = frozenset((Component.PARAMETERS, Component.OPTIMIZER))
 """What is there while the unit is; the rest only while it computes."""
 
@@ -146,7 +149,7 @@ def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float)
 
 
 def _row(found: Mapping[Component, float]) -> NDArray[np.float64]:
-    return np.array([found.get(part, WORKSPACE_BYTES if part is Component.WORKSPACE else 0.0) for part in Component])
+    return np.array([found.get(part, WORKSPACE_BYTES if part is Component.WORKSPACE else 0.0) for part in PARTS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +160,7 @@ class MemoryScales:
 
     @property
     def vector(self) -> Vector:
-        return np.array([self.values[part][0] for part in Component])
+        return np.array([self.values[part][0] for part in PARTS])
 
     def peak_bytes(self, components: NDArray[np.float64]) -> float:
         """The fullest rank's bytes."""
@@ -165,13 +168,13 @@ class MemoryScales:
 
     def footprint(self, row: NDArray[np.float64]) -> Footprint:
         """The bytes of one rank."""
-        return Footprint({part: ceil(size) for part, size in zip(Component, row * self.vector, strict=True)})
+        return Footprint({part: ceil(size) for part, size in zip(PARTS, row * self.vector, strict=True)})
 
     def by_component(self, components: NDArray[np.float64]) -> dict[Component, float]:
         """Bytes of the fullest rank by component; they add up to the peak."""
         scaled = components * self.vector
         fullest = scaled[int(scaled.sum(axis=1).argmax())]
-        return dict(zip(Component, (float(value) for value in fullest), strict=True))
+        return dict(zip(PARTS, fullest.tolist(), strict=True))
 
     def learn(self, components: Sequence[NDArray[np.float64]], peaks: Sequence[float]) -> MemoryScales:
         """These scales after measured peaks (bytes)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nereus.cost.efficiency import UNSEEN, Efficiencies, Efficiency
 from nereus.cost.operations import OpClass
@@ -82,6 +83,7 @@ PRIORS: Mapping[str, tuple[Prior, ...]] = {
 """By accelerator name. `python -m benchmarks.cost_model` reports the errors; it never starts from these figures."""
 
 
+@lru_cache(maxsize=64)
 def shipped(kind: str) -> Efficiencies:
     """What is known of a kind before anything ran on it here."""
     values, sources = dict(UNSEEN), []

@@ -38,7 +38,10 @@ class Option:
     kind: int
     """Of its devices, as a place in the pricer's kinds."""
     run: Execution
-    """How it runs; of a generation replica, `micro_batch` is how many sequences generate at the same time."""
+    """How it runs; of a generation replica, `micro_batch` is how many sequences generate at the same time. Its nodes are as
+    large as the quantum, where that decides which devices are neighbours."""
+    quantum: int
+    """In each node its devices are a multiple of it."""
     seconds: Mapping[str, float]
     """By model-stage that runs on it: of one RL step."""
     memory: Mapping[Component, float]
@@ -84,6 +87,8 @@ class Pricer:
     models: Mapping[str, HfModel]
     learnt: Mapping[str, AcceleratorModel]
     """What was measured, by accelerator kind; others start from what ships with the kind."""
+    across: bool = False
+    """Whether TP over several nodes is offered to every holder, not only to those that fit in no other way."""
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, int], ...]:
@@ -98,11 +103,13 @@ class Pricer:
 
     def can_be_cut(self, holder: str) -> bool:
         """Whether any DP degree and micro-batch divides the sequences of a holder, whatever the memory."""
-        return any(True for kind in range(len(self.kinds)) for _ in self._runs(holder, kind))
+        runs = (self._runs(holder, kind, across=across) for kind in range(len(self.kinds)) for across in (False, True))
+        return any(True for ways in runs for _ in ways)
 
     def options(self, holder: str) -> tuple[Option, ...]:
         """All options of a holder, on every kind that has the devices for them."""
-        return tuple(option for kind in range(len(self.kinds)) for option in self._on_kind(holder, kind))
+        inside = self._offered(holder, across=False)
+        return inside if inside and not self.across else (*inside, *self._offered(holder, across=True))
 
     def usable_bytes(self, kind: int) -> float:
         """What a plan may fill on a device."""
@@ -123,43 +130,58 @@ class Pricer:
         return Architecture(self.models[self.outline.workflow.stage(holder).model].decoder)
 
     def priced(self, holder: str, kind: int, run: Execution) -> Option | None:
-        """An option with its costs; None where it does not fit on a device by itself."""
+        """An option with its costs, TP groups inside nodes; None where it does not fit on a device by itself."""
         memory = self._memory(holder, kind, run)
-        if sum(memory.values()) > self.usable_bytes(kind):
-            return None
+        return self._option(holder, kind, run, run.tp, memory) if self._fits(kind, memory) else None
+
+    def _fits(self, kind: int, memory: Mapping[Component, float]) -> bool:
+        return sum(memory.values()) <= self.usable_bytes(kind)
+
+    def _option(self, holder: str, kind: int, run: Execution, quantum: int, memory: Mapping[Component, float]) -> Option:
         seconds = {stage: self._seconds(stage, kind, run) for stage in self.outline.workflow.roles(holder)}
-        pinned = holder in self.outline.pins
-        return Option(holder=holder, kind=kind, run=run, seconds=seconds, memory=memory, pinned=pinned)
+        return Option(
+            holder=holder,
+            kind=kind,
+            run=run,
+            quantum=quantum,
+            seconds=seconds,
+            memory=memory,
+            pinned=holder in self.outline.pins,
+        )
 
     def at_lengths(self, option: Option) -> Option:
         """An option with the memory that it takes at this outline's lengths, whether that fits or not."""
         return replace(option, memory=self._memory(option.holder, option.kind, option.run))
 
-    def _on_kind(self, holder: str, kind: int) -> Iterator[Option]:
-        for run in self._runs(holder, kind):
-            option = self.priced(holder, kind, run)
-            if option is not None:
-                yield option
+    def _offered(self, holder: str, *, across: bool) -> tuple[Option, ...]:
+        """What fits, with TP inside nodes or over several."""
+        found = []
+        for kind in range(len(self.kinds)):
+            for run, degrees in self._runs(holder, kind, across=across):
+                memory = self._memory(holder, kind, run)
+                if self._fits(kind, memory):
+                    quanta = degrees.quanta(run, trains=self._trains(holder))
+                    found += [self._option(holder, kind, held, quantum, memory) for quantum, held in quanta]
+        return tuple(found)
 
-    def _runs(self, holder: str, kind: int) -> Iterator[Execution]:
+    def _runs(self, holder: str, kind: int, *, across: bool) -> Iterator[tuple[Execution, Degrees]]:
         """Every way to run a holder on a kind, whatever memory it takes."""
-        degrees, trains = self._degrees(holder, kind), self._trains(holder)
-        generates = self.outline.workflow.stage(holder).role == GENERATION
-        for tp, pp, dp in degrees.degrees():
-            run = self._run(kind, tp, pp, dp, zero1=trains and degrees.zero1(dp))
-            yield from degrees.ways(run, trains=trains, generates=generates)
-
-    def _degrees(self, holder: str, kind: int) -> Degrees:
-        return Degrees(
+        trains, generates = self._trains(holder), self.outline.workflow.stage(holder).role == GENERATION
+        degrees = Degrees(
             decoder=self.architecture(holder).decoder,
             groups=self.groups(kind),
             workload=self.outline.workload,
             micro_batches=self.outline.micro_batches,
             pin=self.outline.pin(holder),
+            across=across,
         )
+        for tp, pp, dp in degrees.degrees():
+            run = replace(self._run(holder, kind, tp, pp, dp), zero1=trains and degrees.zero1(dp))
+            for way in degrees.ways(run, trains=trains, generates=generates):
+                yield way, degrees
 
-    def _run(self, kind: int, tp: int, pp: int, dp: int, *, zero1: bool) -> Execution:
-        """Something with these degrees, on mean lengths."""
+    def _run(self, holder: str, kind: int, tp: int, pp: int, dp: int) -> Execution:
+        """A holder with these degrees, on mean lengths."""
         return Execution(
             hardware=self.hardware(kind),
             tp=tp,
@@ -168,7 +190,7 @@ class Pricer:
             sequences=self.outline.workload.global_batch,
             tokens=self.outline.workload.prompt_tokens + self.outline.workload.response_tokens,
             sequence_parallel=self.outline.sequence_parallel and tp > 1,
-            zero1=zero1,
+            zero1=dp > 1 and self._trains(holder),
             regime=REGIMES[self.outline.framework],
         )
 

@@ -1,8 +1,8 @@
 """The degrees of parallelism and the batches that are tried for one holder on one kind of devices.
 
-TP in powers of two inside a node, PP in powers of two up to the layers, DP in powers of two, three times them, and as many
-as there are; micro-batches and recomputation; of generation how many sequences at a time. A pin takes the place of what it
-settles, so a pinned degree may be one that is not tried by itself.
+TP in powers of two inside a node (or, where asked for, over several), PP in powers of two up to the layers, DP in powers of
+two, three times them, and as many as there are; micro-batches and recomputation; of generation how many sequences at a time.
+A pin takes the place of what it settles, so a pinned degree may be one that is not tried by itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from nereus.cost.execution import Execution, Recompute
+from nereus.planner.quanta import across_nodes, inside_nodes
 from nereus.spec.decoder import Decoder, tp_degrees
 from nereus.spec.outline import Nodes, Sequences
 from nereus.spec.pins import Pin
@@ -31,18 +32,32 @@ class Degrees:
     workload: Sequences
     micro_batches: tuple[int, ...]
     pin: Pin
+    across: bool = False
+    """Whether TP groups lie over several nodes, rather than inside them."""
 
     def degrees(self) -> Iterator[tuple[int, int, int]]:
         """(tp, pp, dp) that the devices have room for."""
         for tp in self._tp():
-            room = sum(g.count * (g.devices // tp) for g in self.groups)
+            room = self.num_devices // tp if self.across else sum(g.count * (g.devices // tp) for g in self.groups)
             for pp in self._pp(min(self.decoder.num_layers, room)):
                 most = min(room // pp, self.workload.global_batch)
                 yield from ((tp, pp, dp) for dp in self._dp(tp * pp, most))
 
     def _tp(self) -> Iterator[int]:
-        legal = tp_degrees(self.decoder, max(group.devices for group in self.groups))
+        most = self.num_devices if self.across else max(group.devices for group in self.groups)
+        legal = tp_degrees(self.decoder, most)
         yield from (tp for tp in legal if (tp & (tp - 1) == 0 if self.pin.tp is None else tp == self.pin.tp))
+
+    @property
+    def num_devices(self) -> int:
+        """Of the kind."""
+        return sum(group.count * group.devices for group in self.groups)
+
+    def quanta(self, run: Execution, *, trains: bool) -> Iterator[tuple[int, Execution]]:
+        """(placement quantum, run with the links that it promises) of one way to run."""
+        if self.across:
+            return across_nodes(run, [group.devices for group in self.groups])
+        return inside_nodes(run, sum(group.count for group in self.groups), trains=trains)
 
     def _pp(self, most: int) -> Iterator[int]:
         powers = (1 << exponent for exponent in range(most.bit_length()))

@@ -68,11 +68,13 @@ class OutlinePlanner:
     """Whether every holder takes all devices, as frameworks with one pool for all roles run them."""
     unpiped: frozenset[str] = frozenset()
     """Holders that have no pipeline, as on the inference engines of some frameworks."""
+    across: bool = False
+    """Whether TP over several nodes is offered to every holder; else where nothing else fits."""
 
     @cached_property
     def pricer(self) -> Pricer:
         """The options on the devices that are planned for."""
-        return Pricer(self._cut, self.models, self.learnt)
+        return Pricer(self._cut, self.models, self.learnt, self.across)
 
     @cached_property
     def options(self) -> tuple[tuple[Option, ...], ...]:
@@ -86,7 +88,7 @@ class OutlinePlanner:
     def _may_run(self, option: Option) -> bool:
         fills = not self.one_pool or option.num_devices == self._pool.num_devices
         devices = self.outline.pin(option.holder).devices
-        lies = devices is None or can_lie_on(self._pool, devices, option.kind, option.run.tp)
+        lies = devices is None or can_lie_on(self._pool, devices, option.kind, option.quantum)
         return fills and lies and (option.run.pp == 1 or option.holder not in self.unpiped)
 
     @cached_property
@@ -106,16 +108,21 @@ class OutlinePlanner:
 
     def best(self, top: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[PlannedStep, ...], Report]:
         """The `top` best plans that differ in the shape of some holder, fastest first; none where nothing fits."""
-        if not all(self.options):
-            return (), Report()
-        solutions, report = solve(self.problem, top, clock)
+        solutions, report = solve(self.problem, top, clock) if all(self.options) else ((), Report())
+        if not solutions and self._last_resort is not None:
+            return self._last_resort.best(top, clock)
         return tuple(self._planned(solution, solutions[0]) for solution in solutions), report
+
+    @cached_property
+    def _last_resort(self) -> OutlinePlanner | None:
+        """Where no plan fits: the same search with TP over several nodes for every holder; None where that is this one."""
+        return replace(self, across=True) if len(self._pool.nodes) > 1 and not self.across else None
 
     def reasons(self) -> tuple[Reason, ...]:
         """What keeps each holder's fastest option out of the best plan."""
         solutions, _ = solve(self.problem) if all(self.options) else ((), None)
         if not solutions:
-            return ()
+            return () if self._last_resort is None else self._last_resort.reasons()
         pins = reasons_of_pins(self.outline, solutions[0].step_seconds, self._fastest)
         return (*why_not_faster(self.problem, solutions[0]), *pins)
 
@@ -226,7 +233,7 @@ class OutlinePlanner:
             [option.num_devices for option in table],
             [option.resident_bytes for option in table],
             [option.active_bytes for option in table],
-            [option.run.tp for option in table],
+            [option.quantum for option in table],
             [classes[option.layout] for option in table],
             [option.kind for option in table],
         )

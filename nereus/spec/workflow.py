@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, ROLES, role_of
 
@@ -123,6 +124,7 @@ class Workflow:
             yield from ((one, other) for one in generating for other in others)
 
 
+@lru_cache(maxsize=64)
 def workflow(
     algorithm: Algorithm, *, asynchronous: bool = False, reward_model: bool = True, critic_apart: bool = False
 ) -> Workflow:

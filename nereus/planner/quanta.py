@@ -1,0 +1,60 @@
+"""Placement quanta: in each node a holder's devices are a multiple of its quantum, and that is what its links rest on.
+
+    quantum tp        TP groups lie inside nodes
+    tp x pp           whole EMUs do: pipeline hops stay inside; the replicas of one group in a node share its ways out
+    all devices       replicas too
+    below tp          TP crosses nodes, in parts of a quantum that each have as many ways out
+
+So one way to run a holder is several candidates, each with its own latency: a coarse quantum has faster links and fewer
+places. An `Execution` of a quantum has nodes of that many devices, since no more are promised to be neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from nereus.cost.execution import Execution
+from nereus.spec.hardware import LinkClass
+
+
+def inside_nodes(run: Execution, num_nodes: int, *, trains: bool) -> Iterator[tuple[int, Execution]]:
+    """(quantum, run) with TP inside nodes; of quanta with the same links the smallest, which has the most places.
+
+    `run` has the largest node of the kind. In a pool of one node all are neighbours whatever the quantum.
+    """
+    if num_nodes == 1:
+        yield run.tp, run
+        return
+    node, seen = run.hardware.devices_per_node, set()
+    sizes = {run.tp << doublings for doublings in range(node.bit_length())} | {run.devices}
+    for quantum in sorted(size for size in sizes if size <= node and run.devices % size == 0):
+        held = _held(run, quantum)
+        links = _links(held, trains=trains)
+        if links not in seen:
+            seen.add(links)
+            yield quantum, held
+
+
+def across_nodes(run: Execution, sizes: Sequence[int]) -> Iterator[tuple[int, Execution]]:
+    """(quantum, run) with TP groups over nodes of these sizes, in the largest equal parts that one of each has room for."""
+    for quantum in sorted({_part(run.tp, size) for size in sizes}):
+        if quantum < run.tp:
+            yield quantum, _held(run, quantum)
+
+
+def _part(tp: int, size: int) -> int:
+    return max(part for part in range(1, min(tp, size) + 1) if tp % part == 0)
+
+
+def _held(run: Execution, quantum: int) -> Execution:
+    return replace(run, hardware=replace(run.hardware, devices_per_node=quantum))
+
+
+def _links(run: Execution, *, trains: bool) -> tuple[object, ...]:
+    """What latency depends on: the links of pipeline hops and, where gradients are reduced, of replicas."""
+    hops = run.hardware.link(run.hop_span) if run.pp > 1 else None
+    if not trains or run.dp == 1:
+        return (hops,)
+    between = run.hardware.link(run.replica_span)
+    return hops, between, run.replicas_per_node if between is LinkClass.NETWORK else None
