@@ -41,6 +41,7 @@ THOROUGH = (
     "transition/",
     "planner/test_search.py",
     "planner/test_candidates.py",
+    "planner/test_offloading_search.py",
     "planner/test_search_thoroughly.py",
     "policy/test_proposal.py",
     "policy/test_placement.py",
