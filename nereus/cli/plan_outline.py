@@ -151,6 +151,8 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
                 "micro_batch": option.run.micro_batch,
                 "recompute": option.recomputes,
                 "zero1": option.run.zero1,
+                "offload": str(option.run.offload),
+                "host_bytes": option.host_bytes,
                 "pinned": dict(pricer.outline.pin(holder).settled),
                 "devices": list(plan.devices[holder]),
                 "memory_bytes": {str(part): round(size) for part, size in option.memory.items() if size},
@@ -214,6 +216,8 @@ def _memory_table(answer: Answer, plan: PlannedStep) -> Table:
         table.add_row(str(part), *(f"{option.memory.get(part, 0.0) / GIB:.1f}" for option in plan.options.values()))
     kinds = answer.planner.pricer.kinds
     table.add_section()
+    if any(option.host_bytes for option in plan.options.values()):
+        table.add_row("on its host", *(f"{option.host_bytes / GIB:.1f}" for option in plan.options.values()))
     table.add_row("stays while idle", *(f"{option.resident_bytes / GIB:.1f}" for option in plan.options.values()))
     table.add_row("of", *(f"{kinds[option.kind][1] / GIB:.0f}" for option in plan.options.values()))
     return table

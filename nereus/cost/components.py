@@ -15,7 +15,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from nereus.cost.execution import Execution, Recompute
+from nereus.cost.execution import Execution, Offload, Recompute
 from nereus.cost.fit import Vector, fit
 from nereus.cost.generation import PREFILL_TOKENS
 from nereus.cost.layer import Architecture
@@ -134,7 +134,7 @@ def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float)
     found = {
         Component.PARAMETERS: parameters * item,
         Component.GRADIENTS: parameters * (run.regime.gradient_bytes + run.regime.extra_gradient_bytes),
-        Component.OPTIMIZER: parameters * MASTER_BYTES / (run.dp if run.zero1 else 1),
+        Component.OPTIMIZER: _optimizer_bytes(run, parameters) * (run.offload is not Offload.OPTIMIZER),
         Component.ACTIVATIONS: kept * inside,
         Component.ACTIVATIONS_OUTSIDE: kept * outside,
         Component.LOGITS: LOGIT_COPIES_BYTES * tokens * model.decoder.vocab_size / run.tp * (rank == run.pp - 1),
@@ -146,6 +146,19 @@ def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float)
         found[Component.ACTIVATIONS] = alive * inside
         found[Component.ACTIVATIONS_OUTSIDE] = kept * hidden / run.norm_shards + alive * outside
     return _row(found)
+
+
+def offloaded_bytes(run: Execution, model: Architecture) -> float:
+    """Bytes that the fullest rank keeps on its host."""
+    if run.offload is Offload.NONE:
+        return 0.0
+    parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
+    return _optimizer_bytes(run, parameters) if run.offload is Offload.OPTIMIZER else parameters * run.weight_bytes
+
+
+def _optimizer_bytes(run: Execution, parameters: float) -> float:
+    """Master and moments of a rank's parameters, wherever they are."""
+    return parameters * MASTER_BYTES / (run.dp if run.zero1 else 1)
 
 
 def _row(found: Mapping[Component, float]) -> NDArray[np.float64]:

@@ -49,6 +49,7 @@ UNSEEN: Mapping[OpClass, Efficiency] = {
     OpClass.KV_READ: Efficiency(0.4, 0.7),
     OpClass.DECODE_DISPATCH: Efficiency(0.3, 1.0),
     OpClass.SEQUENCE: Efficiency(0.5, 1.0),
+    OpClass.OFFLOAD: Efficiency(0.5, 0.7),
     OpClass.HOST: Efficiency(1.0, 0.5),
     OpClass.STALL: Efficiency(1.0, 0.5),
 }

@@ -28,6 +28,16 @@ class Recompute(StrEnum):
     """Whole layers: only their inputs are kept."""
 
 
+class Offload(StrEnum):
+    """What is kept in the memory of the node's host while it is not needed."""
+
+    NONE = "none"
+    PARAMETERS = "parameters"
+    """Of a frozen model: they come to the device for their stage, and are dropped after it."""
+    OPTIMIZER = "optimizer"
+    """Master and moments: they pass through the device, bucket by bucket, in the optimizer step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
     """Habits of a framework."""
@@ -115,6 +125,7 @@ class Execution:
     sequence_parallel: bool = False
     """Whether norms and residuals are sharded over TP ranks along the sequence; collectives carry the same bytes."""
     recompute: Recompute = Recompute.NONE
+    offload: Offload = Offload.NONE
     item_bytes: float = 2
     """Bytes of an activation, and of a parameter that trains."""
     weight_bytes: float = 2

@@ -60,6 +60,8 @@ class OpClass(StrEnum):
     """Launches of a token step: a floor, lower than training's where steps are captured in graphs."""
     SEQUENCE = "sequence"
     """What an engine does per sequence and token step whatever the TP degree: scheduling, sampling, detokenising."""
+    OFFLOAD = "offload"
+    """Bytes between a device and the memory of its node's host."""
     HOST = "host"
     """Processing of responses on the CPU; its amount is a measured number of seconds."""
     STALL = "stall"
@@ -98,7 +100,7 @@ COMPUTE = frozenset(
 )
 """Classes that a device of another speed scales together; messages and measured seconds do not follow it."""
 
-MOST = {**dict.fromkeys(DATASHEET, 1.0), **dict.fromkeys(LINKS, 2.0)}
+MOST = {**dict.fromkeys(DATASHEET, 1.0), **dict.fromkeys(LINKS, 2.0), OpClass.OFFLOAD: 1.0}
 """The largest efficiency that a fit may find. Nominal classes have no bound."""
 
 CALL_S = 5e-6

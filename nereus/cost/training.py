@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nereus.cost.execution import Execution, Recompute
+from nereus.cost.execution import Execution, Offload, Recompute
 from nereus.cost.layer import Architecture
 from nereus.cost.operations import CALL_S, FORWARD_CALLS, STALL_S, Amounts, OpClass, amounts
 from nereus.cost.pipeline import balanced_split, even_split
@@ -24,6 +24,10 @@ LOGIT_BYTES = 20
 
 OPTIMIZER_BYTES = 30
 """Bytes that AdamW reads and writes per parameter it updates: master, two moments, gradient and parameter."""
+
+OFFLOADED_BYTES = 24
+"""Bytes over the link to the host per parameter whose optimizer state is kept there: a float32 master and two float32
+moments, to the device and back. The step itself is the device's."""
 
 GRADIENT_PASS_BYTES = 6
 """Bytes per parameter of the passes over all gradients: the norm, and setting them to zero."""
@@ -58,6 +62,9 @@ def inference_workload(run: Execution, model: Architecture) -> Workload:
     """Forward passes over whole sequences: log-probabilities, values or rewards."""
     phase = _phase(run, model, passes=1, forwards=1, collectives=1)
     serial = amounts({OpClass.STEP: run.regime.step_s})
+    if run.offload is Offload.PARAMETERS:
+        parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
+        serial += amounts({OpClass.OFFLOAD: parameters * run.weight_bytes / run.hardware.accelerator.host_bytes_s})
     return Workload(phases=(phase,), serial=serial, sharpness=run.regime.sharpness)
 
 
@@ -185,11 +192,14 @@ def _sync(run: Execution, model: Architecture) -> Amounts:
 
 def _optimizer(run: Execution, model: Architecture) -> Amounts:
     parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
-    touched = OPTIMIZER_BYTES / (run.dp if run.zero1 else 1) + GRADIENT_PASS_BYTES
+    shards = run.dp if run.zero1 else 1
+    touched = OPTIMIZER_BYTES / shards + GRADIENT_PASS_BYTES
+    moved = OFFLOADED_BYTES / shards if run.offload is Offload.OPTIMIZER else 0.0
     calls = run.regime.optimizer_calls * max(split_layers(run, model)) * FORWARD_CALLS
     return amounts(
         {
             OpClass.OPTIMIZER: parameters * touched / run.hardware.accelerator.memory_bytes_s,
+            OpClass.OFFLOAD: parameters * moved / run.hardware.accelerator.host_bytes_s,
             OpClass.DISPATCH: calls * CALL_S,
         }
     )

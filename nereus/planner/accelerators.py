@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 from nereus.cost.accelerator import AcceleratorModel
-from nereus.cost.components import Component
-from nereus.cost.execution import MEGATRON, PLAIN, Execution, Recompute
+from nereus.cost.components import Component, offloaded_bytes
+from nereus.cost.execution import MEGATRON, PLAIN, Execution, Offload, Recompute
 from nereus.cost.generation import Rollout, kv_token_bytes
 from nereus.cost.layer import Architecture
 from nereus.cost.priors import shipped
@@ -46,6 +47,8 @@ class Option:
     """By model-stage that runs on it: of one RL step."""
     memory: Mapping[Component, float]
     """Bytes of the fullest device by component, at the longest responses."""
+    host_bytes: int = 0
+    """For each device, in the memory of its node's host."""
     pinned: bool = False
     """Whether the outline settles something about the holder."""
 
@@ -61,12 +64,16 @@ class Option:
     @property
     def resident_bytes(self) -> float:
         """On each device, also while it is idle."""
-        return sum(size for part, size in self.memory.items() if part in STAYS)
+        return sum(size for part, size in self.memory.items() if self._stays(part))
 
     @property
     def active_bytes(self) -> float:
         """On top while it computes."""
-        return sum(size for part, size in self.memory.items() if part not in STAYS)
+        return sum(size for part, size in self.memory.items() if not self._stays(part))
+
+    def _stays(self, part: Component) -> bool:
+        comes = part is Component.PARAMETERS and self.run.offload is Offload.PARAMETERS
+        return part in STAYS and not comes
 
     @property
     def recomputes(self) -> bool:
@@ -74,7 +81,9 @@ class Option:
         return self.run.recompute is Recompute.FULL
 
     def __str__(self) -> str:
-        extra = "".join(text for text, is_on in ((" recompute", self.recomputes), (" zero1", self.run.zero1)) if is_on)
+        offloads = self.run.offload is not Offload.NONE
+        extras = (" recompute", self.recomputes), (" zero1", self.run.zero1), (f" offload {self.run.offload}", offloads)
+        extra = "".join(text for text, is_on in extras if is_on)
         pinned = " (pinned)" if self.pinned else ""
         return f"tp{self.run.tp} pp{self.run.pp} dp{self.run.dp} mb{self.run.micro_batch}{extra}{pinned}"
 
@@ -120,9 +129,11 @@ class Pricer:
         return tuple(group for group in self.outline.nodes if (group.kind, group.memory_bytes) == self.kinds[kind])
 
     def hardware(self, kind: int) -> Hardware:
-        """Nodes as large as the largest of the kind."""
+        """Nodes as large as the largest of the kind, hosts as near as the farthest."""
         name, memory = self.kinds[kind]
-        accelerator = replace(ACCELERATORS[name], memory_bytes=memory)
+        known = ACCELERATORS[name]
+        host = min(group.host_bytes_s or known.host_bytes_s for group in self.groups(kind))
+        accelerator = replace(known, memory_bytes=memory, host_bytes_s=host)
         return Hardware(accelerator, max(group.devices for group in self.groups(kind)))
 
     def architecture(self, holder: str) -> Architecture:
@@ -146,6 +157,7 @@ class Pricer:
             quantum=quantum,
             seconds=seconds,
             memory=memory,
+            host_bytes=ceil(offloaded_bytes(run, self.architecture(holder))),
             pinned=holder in self.outline.pins,
         )
 

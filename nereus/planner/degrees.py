@@ -1,8 +1,8 @@
 """The degrees of parallelism and the batches that are tried for one holder on one kind of devices.
 
 TP in powers of two inside a node (or, where asked for, over several), PP in powers of two up to the layers, DP in powers of
-two, three times them, and as many as there are; micro-batches and recomputation; of generation how many sequences at a time.
-A pin takes the place of what it settles, so a pinned degree may be one that is not tried by itself.
+two, three times them, and as many as there are; micro-batches, recomputation and offload; of generation how many sequences
+at a time. A pin takes the place of what it settles, so a pinned degree may be one that is not tried by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from nereus.cost.execution import Execution, Recompute
+from nereus.cost.execution import Execution, Offload, Recompute
 from nereus.planner.quanta import across_nodes, inside_nodes
 from nereus.spec.decoder import Decoder, tp_degrees
 from nereus.spec.outline import Nodes, Sequences
@@ -74,10 +74,18 @@ class Degrees:
         yield from (dp for dp in tried if 1 <= dp <= most and whole in (0, dp * devices))
 
     def ways(self, run: Execution, *, trains: bool, generates: bool) -> Iterator[Execution]:
-        """Micro-batches and recomputation; of generation, how many sequences at a time."""
+        """Micro-batches, recomputation and offload; of generation, how many sequences at a time."""
         for micro_batch in self._together(run) if generates else self._micro_batches(run, trains=trains):
             for recompute in self._recompute() if trains else (Recompute.NONE,):
-                yield replace(run, micro_batch=micro_batch, recompute=recompute)
+                for offload in self._offloads(trains=trains, generates=generates):
+                    yield replace(run, micro_batch=micro_batch, recompute=recompute, offload=offload)
+
+    def _offloads(self, *, trains: bool, generates: bool) -> Iterator[Offload]:
+        """What may be kept on the hosts, where these have memory for it."""
+        offered = [Offload.NONE]
+        if any(group.host_memory for group in self.groups) and not generates:
+            offered.append(Offload.OPTIMIZER if trains else Offload.PARAMETERS)
+        yield from (offload for offload in offered if self.pin.offload in (None, offload))
 
     def zero1(self, dp: int) -> bool:
         """Whether training with this DP degree shards its optimizer; a pin that cannot be kept leaves no ways."""

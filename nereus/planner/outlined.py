@@ -208,7 +208,7 @@ class OutlinePlanner:
         for group in self.pricer.outline.nodes:
             kind = self.pricer.kinds.index((group.kind, group.memory_bytes))
             for _ in range(group.count):
-                nodes.append(Node(tuple(range(first, first + group.devices)), kind))
+                nodes.append(Node(tuple(range(first, first + group.devices)), kind, float(group.host_memory or 0)))
                 first += group.devices
         return Pool(tuple(nodes), tuple(self.pricer.usable_bytes(kind) for kind in range(len(self.pricer.kinds))))
 
@@ -236,6 +236,7 @@ class OutlinePlanner:
             [option.quantum for option in table],
             [classes[option.layout] for option in table],
             [option.kind for option in table],
+            [option.host_bytes for option in table],
         )
 
     def _sync_seconds(

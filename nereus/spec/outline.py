@@ -81,6 +81,10 @@ class Nodes(Declared):
     """Devices of each."""
     memory: Annotated[Bytes, Field(le=2**50)] | None = None
     """Bytes of one device, such as 80GiB; null: the datasheet's."""
+    host_memory: Annotated[Bytes, Field(le=2**50)] | None = None
+    """Bytes of one node's host that a plan may fill with offloaded state, such as 1TiB; null: nothing is offloaded."""
+    host_bytes_s: Annotated[Bytes, Field(ge=1, le=2**50)] | None = None
+    """Bytes per second between one device and its host, in one direction, such as 25GB; null: the datasheet's."""
     price_per_hour: Real | None = Field(default=None, gt=0, le=1e9)
     """Of one device, in any currency; null: costs are not told."""
 

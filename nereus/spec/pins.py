@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
@@ -17,7 +17,7 @@ from nereus.spec.declared import Declared, Whole
 from nereus.spec.decoder import Decoder, tp_degrees
 from nereus.spec.devices import Devices
 from nereus.spec.problems import Problem, one_of, unknown
-from nereus.spec.workflow import TRAINING, Workflow
+from nereus.spec.workflow import GENERATION, TRAINING, Workflow
 
 Degree = Annotated[Whole, Field(ge=1)]
 
@@ -37,6 +37,8 @@ class Pin(Declared):
     """Whether the backward computes whole layers again; of model-stages that train."""
     zero1: Annotated[bool, Strict()] | None = None
     """Whether optimizer state is sharded over the replicas (ZeRO-1); of model-stages that train."""
+    offload: Literal["none", "parameters", "optimizer"] | None = None
+    """What is kept on the host: parameters of a model-stage that only scores, or the optimizer of one that trains."""
     devices: Devices | None = None
     """Where it lies: devices of the nodes in their order, numbered from 0; tp x pp x dp of them."""
 
@@ -70,6 +72,9 @@ def pin_problems(
         if not trains:
             unused = (field for field in OF_TRAINING if field in pin.settled)
             yield from (Problem(f"pins.{name}.{field}", pin.settled[field], f"{name} does not train") for field in unused)
+        offloads = "optimizer" if trains else "parameters" if workflow.stage(name).role != GENERATION else "none"
+        if pin.offload not in (None, "none", offloads):
+            yield Problem(f"pins.{name}.offload", pin.offload, f"it must be {one_of(dict.fromkeys(('none', offloads)))}")
         yield from _batch_problems(f"pins.{name}", pin, sequences / (updates if trains else 1))
         yield from _device_problems(f"pins.{name}", pin, kinds)
 
