@@ -148,6 +148,7 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
                 "tp": option.run.tp,
                 "pp": option.run.pp,
                 "dp": option.run.dp,
+                "ep": option.run.ep,
                 "micro_batch": option.run.micro_batch,
                 "recompute": option.recomputes,
                 "zero1": option.run.zero1,

@@ -19,7 +19,7 @@ from nereus.cost.execution import Execution, Offload, Recompute
 from nereus.cost.fit import Vector, fit
 from nereus.cost.generation import PREFILL_TOKENS
 from nereus.cost.layer import Architecture
-from nereus.cost.training import rank_parameters, split_layers
+from nereus.cost.training import fullest_rank, rank_parameters, split_layers, updated_parameters
 
 MASTER_BYTES = 12
 """Per parameter of mixed-precision AdamW: a float32 master and two float32 moments."""
@@ -44,7 +44,7 @@ class Component(StrEnum):
     LOGITS = "logits"
     KV_CACHE = "kv_cache"
     SENDS = "sends"
-    """Buffers of pipeline hops."""
+    """Buffers of pipeline hops, and of the all-to-alls of expert parallelism."""
     WORKSPACE = "workspace"
     RESIDENT = "resident"
     """Idle model-stages on the same device."""
@@ -119,6 +119,7 @@ def generation_components(
             Component.ACTIVATIONS: together * run.item_bytes * model.kept_inside(run.tp),
             Component.ACTIVATIONS_OUTSIDE: together * run.item_bytes * model.kept_outside(run.norm_shards),
             Component.LOGITS: logits * (rank == run.pp - 1),
+            Component.SENDS: _routed_bytes(run, model, together),
             Component.RESIDENT: resident_bytes,
         }
         rows.append(_row(found))
@@ -134,11 +135,11 @@ def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float)
     found = {
         Component.PARAMETERS: parameters * item,
         Component.GRADIENTS: parameters * (run.regime.gradient_bytes + run.regime.extra_gradient_bytes),
-        Component.OPTIMIZER: _optimizer_bytes(run, parameters) * (run.offload is not Offload.OPTIMIZER),
+        Component.OPTIMIZER: _optimizer_bytes(run, model, rank) * (run.offload is not Offload.OPTIMIZER),
         Component.ACTIVATIONS: kept * inside,
         Component.ACTIVATIONS_OUTSIDE: kept * outside,
         Component.LOGITS: LOGIT_COPIES_BYTES * tokens * model.decoder.vocab_size / run.tp * (rank == run.pp - 1),
-        Component.SENDS: 2 * tokens * hidden * item / run.norm_shards * (run.pp > 1),
+        Component.SENDS: 2 * tokens * hidden * item / run.norm_shards * (run.pp > 1) + _routed_bytes(run, model, tokens),
         Component.RESIDENT: resident_bytes,
     }
     if run.recompute is Recompute.FULL:
@@ -152,13 +153,22 @@ def offloaded_bytes(run: Execution, model: Architecture) -> float:
     """Bytes that the fullest rank keeps on its host."""
     if run.offload is Offload.NONE:
         return 0.0
-    parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
-    return _optimizer_bytes(run, parameters) if run.offload is Offload.OPTIMIZER else parameters * run.weight_bytes
+    rank = fullest_rank(run, model)
+    if run.offload is Offload.OPTIMIZER:
+        return _optimizer_bytes(run, model, rank)
+    return rank_parameters(run, model, rank) * run.weight_bytes
 
 
-def _optimizer_bytes(run: Execution, parameters: float) -> float:
-    """Master and moments of a rank's parameters, wherever they are."""
-    return parameters * MASTER_BYTES / (run.dp if run.zero1 else 1)
+def _optimizer_bytes(run: Execution, model: Architecture, rank: int) -> float:
+    """Master and moments of a rank, wherever they are."""
+    return updated_parameters(run, model, rank) * MASTER_BYTES
+
+
+def _routed_bytes(run: Execution, model: Architecture, tokens: float) -> float:
+    """Tokens on their way to experts of other EP ranks, and as many that came from them, of one layer."""
+    if run.ep == 1 or not model.decoder.experts:
+        return 0.0
+    return 2 * tokens * model.decoder.experts.active * model.decoder.hidden_size * run.item_bytes / run.norm_shards
 
 
 def _row(found: Mapping[Component, float]) -> NDArray[np.float64]:

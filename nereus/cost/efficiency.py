@@ -43,6 +43,8 @@ UNSEEN: Mapping[OpClass, Efficiency] = {
     OpClass.REDUCE_NETWORK: Efficiency(0.35, 1.0),
     OpClass.SCATTER_NODE: Efficiency(0.5, 1.0),
     OpClass.SCATTER_NETWORK: Efficiency(0.35, 1.0),
+    OpClass.EXPERTS_NODE: Efficiency(0.4, 1.0),
+    OpClass.EXPERTS_NETWORK: Efficiency(0.25, 1.0),
     OpClass.OPTIMIZER: Efficiency(0.6, 0.7),
     OpClass.STEP: Efficiency(0.5, 1.0),
     OpClass.WEIGHTS: Efficiency(0.6, 0.5),

@@ -113,8 +113,10 @@ class Execution:
     tp: int = 1
     pp: int = 1
     dp: int = 1
+    ep: int = 1
+    """Ranks of an EMU that share the routed experts out whole; each has its own sequences and all the rest of the model."""
     micro_batch: int = 1
-    """Sequences of one replica that go through the model together."""
+    """Sequences of one replica, or of one of its EP ranks, that go through the model together."""
     sequences: float
     """Of one update, over all replicas."""
     tokens: float
@@ -136,12 +138,17 @@ class Execution:
 
     @property
     def devices(self) -> int:
-        return self.tp * self.pp * self.dp
+        return self.tp * self.pp * self.ep * self.dp
+
+    @property
+    def shares(self) -> int:
+        """Parts into which the sequences are cut: replicas times their EP ranks."""
+        return self.dp * self.ep
 
     @property
     def micro_batches(self) -> int:
         """Of the busiest replica."""
-        return max(1, ceil(self.sequences / self.dp / self.micro_batch))
+        return max(1, ceil(self.sequences / self.shares / self.micro_batch))
 
     @property
     def micro_tokens(self) -> float:
@@ -170,18 +177,25 @@ class Execution:
 
     @property
     def replica_span(self) -> int:
-        """Neighbouring devices that hold a DP group."""
-        return self.tp * self.dp if self.regime.replicas_inside else self.devices
+        """Neighbouring devices that hold a DP group, its EP ranks among it."""
+        return self.tp * self.shares if self.regime.replicas_inside else self.devices
 
     @property
     def hop_span(self) -> int:
         """Neighbouring devices that hold a pipeline: where the whole of it fits in a node, no hop leaves the node."""
-        return self.devices if self.regime.replicas_inside else self.tp * self.pp
+        return self.devices if self.regime.replicas_inside else self.tp * self.ep * self.pp
 
     @property
     def replicas_per_node(self) -> int:
         """Members of one DP group in a node: they share the node's way out."""
+        node = self.hardware.devices_per_node
         inner = self.tp if self.regime.replicas_inside else self.tp * self.pp
+        return min(self.shares, max(1, min(self.ep, node // self.tp), node // inner))
+
+    @property
+    def expert_replicas_per_node(self) -> int:
+        """The same of a group that reduces the gradients of experts: EP ranks have different ones."""
+        inner = self.tp * self.ep * (1 if self.regime.replicas_inside else self.pp)
         return min(self.dp, max(1, self.hardware.devices_per_node // inner))
 
     @property

@@ -48,6 +48,9 @@ class OpClass(StrEnum):
     SCATTER_NODE = "scatter_node"
     """Bytes of ZeRO-1's reduce-scatter of gradients and all-gather of parameters."""
     SCATTER_NETWORK = "scatter_network"
+    EXPERTS_NODE = "experts_node"
+    """All-to-alls that carry tokens to experts and back under expert parallelism, inside a node."""
+    EXPERTS_NETWORK = "experts_network"
     OPTIMIZER = "optimizer"
     """The optimizer step, by bytes."""
     STEP = "step"
@@ -92,6 +95,7 @@ DATASHEET = frozenset(
 LINKS = frozenset(
     (OpClass.TP_NODE, OpClass.TP_NETWORK, OpClass.SEND_NODE, OpClass.SEND_NETWORK)
     + (OpClass.REDUCE_NODE, OpClass.REDUCE_NETWORK, OpClass.SCATTER_NODE, OpClass.SCATTER_NETWORK)
+    + (OpClass.EXPERTS_NODE, OpClass.EXPERTS_NETWORK)
 )
 """Classes of messages: what hides behind computation seems faster than the link is."""
 

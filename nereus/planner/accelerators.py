@@ -57,9 +57,9 @@ class Option:
         return self.run.devices
 
     @property
-    def layout(self) -> tuple[int, int, int]:
-        """Device kind, tp and pp."""
-        return self.kind, self.run.tp, self.run.pp
+    def layout(self) -> tuple[int, int, int, int]:
+        """Device kind, tp, pp and ep."""
+        return self.kind, self.run.tp, self.run.pp, self.run.ep
 
     @property
     def resident_bytes(self) -> float:
@@ -85,7 +85,8 @@ class Option:
         extras = (" recompute", self.recomputes), (" zero1", self.run.zero1), (f" offload {self.run.offload}", offloads)
         extra = "".join(text for text, is_on in extras if is_on)
         pinned = " (pinned)" if self.pinned else ""
-        return f"tp{self.run.tp} pp{self.run.pp} dp{self.run.dp} mb{self.run.micro_batch}{extra}{pinned}"
+        experts = f" ep{self.run.ep}" if self.run.ep > 1 else ""
+        return f"tp{self.run.tp} pp{self.run.pp}{experts} dp{self.run.dp} mb{self.run.micro_batch}{extra}{pinned}"
 
 
 @dataclass(frozen=True)
@@ -187,22 +188,24 @@ class Pricer:
             pin=self.outline.pin(holder),
             across=across,
         )
-        for tp, pp, dp in degrees.degrees():
-            run = replace(self._run(holder, kind, tp, pp, dp), zero1=trains and degrees.zero1(dp))
+        for tp, pp, dp, ep in degrees.degrees():
+            run = self._run(holder, kind, tp, pp, dp, ep)
+            run = replace(run, zero1=trains and degrees.zero1(run.shares))
             for way in degrees.ways(run, trains=trains, generates=generates):
                 yield way, degrees
 
-    def _run(self, holder: str, kind: int, tp: int, pp: int, dp: int) -> Execution:
+    def _run(self, holder: str, kind: int, tp: int, pp: int, dp: int, ep: int = 1) -> Execution:
         """A holder with these degrees, on mean lengths."""
         return Execution(
             hardware=self.hardware(kind),
             tp=tp,
             pp=pp,
             dp=dp,
+            ep=ep,
             sequences=self.outline.workload.global_batch,
             tokens=self.outline.workload.prompt_tokens + self.outline.workload.response_tokens,
             sequence_parallel=self.outline.sequence_parallel and tp > 1,
-            zero1=dp > 1 and self._trains(holder),
+            zero1=dp * ep > 1 and self._trains(holder),
             regime=REGIMES[self.outline.framework],
         )
 

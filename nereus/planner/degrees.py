@@ -1,8 +1,9 @@
 """The degrees of parallelism and the batches that are tried for one holder on one kind of devices.
 
-TP in powers of two inside a node (or, where asked for, over several), PP in powers of two up to the layers, DP in powers of
-two, three times them, and as many as there are; micro-batches, recomputation and offload; of generation how many sequences
-at a time. A pin takes the place of what it settles, so a pinned degree may be one that is not tried by itself.
+TP in powers of two inside a node (or, where asked for, over several), PP in powers of two up to the layers, EP in powers of
+two that divide the experts, DP in powers of two, three times them, and as many as there are; micro-batches, recomputation
+and offload; of generation how many sequences at a time. A pin takes the place of what it settles, so a pinned degree may be
+one that is not tried by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import ceil
 
 from nereus.cost.execution import Execution, Offload, Recompute
 from nereus.planner.quanta import across_nodes, inside_nodes
-from nereus.spec.decoder import Decoder, tp_degrees
+from nereus.spec.decoder import Decoder, ep_degrees, tp_degrees
 from nereus.spec.outline import Nodes, Sequences
 from nereus.spec.pins import Pin
 
@@ -35,13 +36,14 @@ class Degrees:
     across: bool = False
     """Whether TP groups lie over several nodes, rather than inside them."""
 
-    def degrees(self) -> Iterator[tuple[int, int, int]]:
-        """(tp, pp, dp) that the devices have room for."""
+    def degrees(self) -> Iterator[tuple[int, int, int, int]]:
+        """(tp, pp, dp, ep) that the devices have room for."""
         for tp in self._tp():
             room = self.num_devices // tp if self.across else sum(g.count * (g.devices // tp) for g in self.groups)
-            for pp in self._pp(min(self.decoder.num_layers, room)):
-                most = min(room // pp, self.workload.global_batch)
-                yield from ((tp, pp, dp) for dp in self._dp(tp * pp, most))
+            for ep in self._ep(room):
+                for pp in self._pp(min(self.decoder.num_layers, room // ep)):
+                    most = min(room // (pp * ep), self.workload.global_batch // ep)
+                    yield from ((tp, pp, dp, ep) for dp in self._dp(tp * pp * ep, most))
 
     def _tp(self) -> Iterator[int]:
         most = self.num_devices if self.across else max(group.devices for group in self.groups)
@@ -58,6 +60,10 @@ class Degrees:
         if self.across:
             return across_nodes(run, [group.devices for group in self.groups])
         return inside_nodes(run, sum(group.count for group in self.groups), trains=trains)
+
+    def _ep(self, most: int) -> Iterator[int]:
+        legal = ep_degrees(self.decoder, most)
+        yield from (ep for ep in legal if (ep & (ep - 1) == 0 if self.pin.ep is None else ep == self.pin.ep))
 
     def _pp(self, most: int) -> Iterator[int]:
         powers = (1 << exponent for exponent in range(most.bit_length()))
@@ -87,20 +93,20 @@ class Degrees:
             offered.append(Offload.OPTIMIZER if trains else Offload.PARAMETERS)
         yield from (offload for offload in offered if self.pin.offload in (None, offload))
 
-    def zero1(self, dp: int) -> bool:
-        """Whether training with this DP degree shards its optimizer; a pin that cannot be kept leaves no ways."""
-        return dp > 1 and self.pin.zero1 is not False
+    def zero1(self, shares: int) -> bool:
+        """Whether training over so many parts of the sequences shards its optimizer; an impossible pin leaves no ways."""
+        return shares > 1 and self.pin.zero1 is not False
 
     def _together(self, run: Execution) -> Iterator[int]:
         """Sequences that a generation replica works on at the same time."""
-        most = ceil(run.sequences / run.dp)
+        most = ceil(run.sequences / run.shares)
         if self.pin.micro_batch is None:
             yield from sorted({max(1, most // waves) for waves in WAVES}, reverse=True)
         elif self.pin.micro_batch <= most:
             yield self.pin.micro_batch
 
     def _micro_batches(self, run: Execution, *, trains: bool) -> Iterator[int]:
-        rows = run.sequences / run.dp / (self.workload.updates_per_step if trains else 1)
+        rows = run.sequences / run.shares / (self.workload.updates_per_step if trains else 1)
         if trains and self.pin.zero1 and not run.zero1:
             return
         for micro_batch in self.micro_batches if self.pin.micro_batch is None else (self.pin.micro_batch,):

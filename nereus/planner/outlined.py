@@ -14,6 +14,7 @@ from math import ceil
 import numpy as np
 
 from nereus.cost.accelerator import AcceleratorModel
+from nereus.cost.execution import Offload
 from nereus.cost.layer import Architecture
 from nereus.cost.overlap import Overlap, Timings, overlap
 from nereus.planner.accelerators import Option, Pricer
@@ -89,7 +90,9 @@ class OutlinePlanner:
         fills = not self.one_pool or option.num_devices == self._pool.num_devices
         devices = self.outline.pin(option.holder).devices
         lies = devices is None or can_lie_on(self._pool, devices, option.kind, option.quantum)
-        return fills and lies and (option.run.pp == 1 or option.holder not in self.unpiped)
+        # What is written for a framework with one pool has no keys for these yet.
+        alike = not self.one_pool or (option.run.ep == 1 and option.run.offload is Offload.NONE)
+        return fills and alike and lies and (option.run.pp == 1 or option.holder not in self.unpiped)
 
     @cached_property
     def problem(self) -> Problem:
@@ -213,15 +216,15 @@ class OutlinePlanner:
         return Pool(tuple(nodes), tuple(self.pricer.usable_bytes(kind) for kind in range(len(self.pricer.kinds))))
 
     @cached_property
-    def _classes(self) -> dict[tuple[int, int, int], int]:
-        """Layout classes of all holders: kind, tp and pp."""
+    def _classes(self) -> dict[tuple[int, int, int, int], int]:
+        """Layout classes of all holders: kind, tp, pp and ep."""
         return {key: at for at, key in enumerate(sorted({o.layout for table in self.options for o in table}))}
 
     def _stages(self, holder: str) -> tuple[Stage, ...]:
         workflow = self.outline.workflow
         return tuple(dict.fromkeys(STAGES[workflow.stage(stage).role] for stage in workflow.roles(holder)))
 
-    def _rows(self, holder: str, table: Sequence[Option], classes: Mapping[tuple[int, int, int], int]) -> Rows:
+    def _rows(self, holder: str, table: Sequence[Option], classes: Mapping[tuple[int, int, int, int], int]) -> Rows:
         """A table with one row of seconds per stage: what a holder does twice in a stage adds up."""
         stages, workflow = self._stages(holder), self.outline.workflow
         seconds = np.zeros((len(stages), len(table)))
@@ -240,15 +243,15 @@ class OutlinePlanner:
         )
 
     def _sync_seconds(
-        self, target: str, classes: Mapping[tuple[int, int, int], int]
+        self, target: str, classes: Mapping[tuple[int, int, int, int], int]
     ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """Every device of the target takes its shard over its own link, the slowest that lies between the holders."""
         architecture = self.pricer.architecture(target)
         seconds = np.zeros((len(classes), len(classes)))
-        for ((source_kind, *_), row), ((kind, tp, pp), column) in product(classes.items(), classes.items()):
+        for ((source_kind, *_), row), ((kind, tp, pp, ep), column) in product(classes.items(), classes.items()):
             hardware = self.pricer.hardware(kind)
             link = LinkClass.NODE if len(self._pool.nodes) == 1 and source_kind == kind else LinkClass.NETWORK
-            shard = _parameters(architecture) * 2 / (tp * pp)
+            shard = _parameters(architecture, ep) * 2 / (tp * pp)
             seconds[row, column] = shard / (hardware.bytes_s(link) * SYNC_EFFICIENCY)
         return seconds
 
@@ -282,6 +285,7 @@ class OutlinePlanner:
         )
 
 
-def _parameters(architecture: Architecture) -> float:
+def _parameters(architecture: Architecture, ep: int) -> float:
+    """Of one EP rank."""
     ends = 1 if architecture.decoder.tied else 2
-    return architecture.decoder.num_layers * architecture.layer_parameters(1) + ends * architecture.end_parameters(1)
+    return architecture.decoder.num_layers * architecture.layer_parameters(1, ep) + ends * architecture.end_parameters(1)

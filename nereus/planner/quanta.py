@@ -1,7 +1,8 @@
 """Placement quanta: in each node a holder's devices are a multiple of its quantum, and that is what its links rest on.
 
     quantum tp        TP groups lie inside nodes
-    tp x pp           whole EMUs do: pipeline hops stay inside; the replicas of one group in a node share its ways out
+    tp x ep           EP groups do
+    tp x ep x pp      whole EMUs do: pipeline hops stay inside; the replicas of one group in a node share its ways out
     all devices       replicas too
     below tp          TP crosses nodes, in parts of a quantum that each have as many ways out
 
@@ -52,9 +53,12 @@ def _held(run: Execution, quantum: int) -> Execution:
 
 
 def _links(run: Execution, *, trains: bool) -> tuple[object, ...]:
-    """What latency depends on: the links of pipeline hops and, where gradients are reduced, of replicas."""
+    """What latency depends on: links of pipeline hops, of EP groups and, where gradients are reduced, of replicas."""
     hops = run.hardware.link(run.hop_span) if run.pp > 1 else None
-    if not trains or run.dp == 1:
-        return (hops,)
+    experts = run.hardware.link(run.tp * run.ep) if run.ep > 1 else None
+    if not trains or run.shares == 1:
+        return hops, experts
     between = run.hardware.link(run.replica_span)
-    return hops, between, run.replicas_per_node if between is LinkClass.NETWORK else None
+    if between is LinkClass.NODE:
+        return hops, experts, between
+    return hops, experts, between, run.replicas_per_node, run.expert_replicas_per_node if experts else 0

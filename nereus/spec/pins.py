@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field, Strict
 
 from nereus.spec.declared import Declared, Whole
-from nereus.spec.decoder import Decoder, tp_degrees
+from nereus.spec.decoder import Decoder, ep_degrees, tp_degrees
 from nereus.spec.devices import Devices
 from nereus.spec.problems import Problem, one_of, unknown
 from nereus.spec.workflow import GENERATION, TRAINING, Workflow
@@ -31,6 +31,8 @@ class Pin(Declared):
     """Pipeline ranks."""
     dp: Degree | None = None
     """Replicas (EMUs)."""
+    ep: Degree | None = None
+    """Expert parallelism: ranks of an EMU that share the experts of a MoE model out whole."""
     micro_batch: Degree | None = None
     """Sequences that go through the model together; of actor_generation those that a replica generates at the same time."""
     recompute: Annotated[bool, Strict()] | None = None
@@ -40,16 +42,24 @@ class Pin(Declared):
     offload: Literal["none", "parameters", "optimizer"] | None = None
     """What is kept on the host: parameters of a model-stage that only scores, or the optimizer of one that trains."""
     devices: Devices | None = None
-    """Where it lies: devices of the nodes in their order, numbered from 0; tp x pp x dp of them."""
+    """Where it lies: devices of the nodes in their order, numbered from 0; as many as the product of the degrees."""
 
     @property
     def settled(self) -> Mapping[str, object]:
         """The fields that are pinned, with their values."""
         return {name: value for name in Pin.model_fields if (value := getattr(self, name)) is not None}
 
+    @property
+    def degrees(self) -> Mapping[str, int]:
+        """The degrees of parallelism that are pinned."""
+        return {axis: degree for axis in AXES if (degree := getattr(self, axis)) is not None}
+
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.settled.items() if name != "devices") or "its devices"
 
+
+AXES = ("tp", "pp", "dp", "ep")
+"""Fields whose product is the number of devices."""
 
 OF_TRAINING = ("recompute", "zero1")
 """Fields that only model-stages have that train."""
@@ -87,6 +97,15 @@ def model_problems(pins: Mapping[str, Pin], decoders: Mapping[str, Decoder]) -> 
         if pin.tp is not None and pin.tp not in degrees:
             heads = f"{decoder.num_heads} heads and {decoder.num_kv_heads} kv heads"
             yield Problem(f"{field}.tp", pin.tp, f"its model has {heads}; it must be {one_of(degrees)}")
+        shares = ep_degrees(decoder, decoder.experts.count if decoder.experts else 1)
+        if pin.ep is not None and pin.ep not in shares:
+            yield Problem(
+                f"{field}.ep",
+                pin.ep,
+                f"its model has {shares[-1] if decoder.experts else 'no'} experts; it must be {one_of(shares)}",
+            )
+        if pin.devices and decoder.experts is None and len({**pin.degrees, "ep": 1}) == len(AXES):
+            yield from _count_problems(field, pin)
         if pin.pp is not None and pin.pp > decoder.num_layers:
             yield Problem(f"{field}.pp", pin.pp, f"its model has {decoder.num_layers} layers, at most as many ranks")
 
@@ -100,14 +119,20 @@ def _device_problems(field: str, pin: Pin, kinds: Sequence[object]) -> Iterator[
     devices = pin.devices
     if devices is None:
         return
-    shown, degrees = list(devices), {axis: getattr(pin, axis) for axis in ("tp", "pp", "dp")}
-    given = prod(degree or 1 for degree in degrees.values())
+    shown = list(devices)
     if not devices or len(set(devices)) < len(devices):
         yield Problem(f"{field}.devices", shown, "it must name one device or more, each once")
     elif max(devices) >= len(kinds):
         yield Problem(f"{field}.devices", max(devices), f"the nodes have {len(kinds)} devices; it must be below that")
     elif len({kinds[device] for device in devices}) > 1:
         yield Problem(f"{field}.devices", shown, "the EMUs of a model-stage stay on one kind of devices")
-    elif len(devices) % given or (None not in degrees.values() and len(devices) != given):
-        named = " x ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree)
-        yield Problem(f"{field}.devices", shown, f"there are {len(devices)}, and {named} is {given}; change one of them")
+    elif len(devices) % prod(pin.degrees.values()) or len(pin.degrees) == len(AXES):
+        yield from _count_problems(field, pin)
+
+
+def _count_problems(field: str, pin: Pin) -> Iterator[Problem]:
+    devices, given = pin.devices or (), prod(pin.degrees.values())
+    if len(devices) != given:
+        named = " x ".join(f"{axis} {degree}" for axis, degree in pin.degrees.items())
+        allowed = f"there are {len(devices)}, and {named} is {given}; change one of them"
+        yield Problem(f"{field}.devices", list(devices), allowed)

@@ -35,7 +35,9 @@ def test_pin_holds_what_is_settled_and_leaves_the_rest_free() -> None:
         (pinned(devices="0-3,20"), r"pins\.actor_training\.devices.*20.*below"),
         (pinned(devices="14-17"), r"pins\.actor_training\.devices.*one kind"),
         (pinned(tp=4, devices="0-5"), r"pins\.actor_training\.devices.*there are 6, and tp 4 is 4"),
-        (pinned(tp=2, pp=1, dp=2, devices="0-7"), r"devices.*there are 8, and tp 2 x pp 1 x dp 2 is 4"),
+        (pinned(tp=2, pp=1, dp=2, ep=1, devices="0-7"), r"devices.*there are 8, and tp 2 x pp 1 x dp 2 x ep 1 is 4"),
+        (pinned(offload="parameters"), r"pins\.actor_training\.offload.*none or optimizer"),
+        (pinned("actor_generation", offload="optimizer"), r"pins\.actor_generation\.offload.*it must be none"),
     ],
 )
 def test_pin_that_cannot_be_is_refused_by_field_and_value(outline: dict[str, Any], message: str) -> None:
@@ -45,7 +47,12 @@ def test_pin_that_cannot_be_is_refused_by_field_and_value(outline: dict[str, Any
 
 @pytest.mark.parametrize(
     ("pin", "message"),
-    [({"tp": 3}, r"pins\.actor_training\.tp.*4 heads and 2 kv heads"), ({"pp": 3}, r"pins\.actor_training\.pp.*2 layers")],
+    [
+        ({"tp": 3}, r"pins\.actor_training\.tp.*4 heads and 2 kv heads"),
+        ({"pp": 3}, r"pins\.actor_training\.pp.*2 layers"),
+        ({"ep": 2}, r"pins\.actor_training\.ep.*no experts; it must be 1"),
+        ({"tp": 2, "pp": 1, "dp": 2, "devices": "0-7"}, r"devices.*there are 8, and tp 2 x pp 1 x dp 2 is 4"),
+    ],
 )
 def test_pin_that_the_model_forbids_is_refused(tmp_path: Path, pin: dict[str, int], message: str) -> None:
     model_file(tmp_path, "a.json", 32)
