@@ -110,7 +110,7 @@ def generation_components(
     One layer's activations are alive at a time: of a micro-batch, or of the prompts that are prefilled together.
     """
     together = PREFILL_TOKENS if cached_tokens else run.micro_tokens
-    logits = LOGIT_COPIES_BYTES * (run.micro_batch if cached_tokens else together) * model.decoder.vocab_size / run.tp
+    logits = LOGIT_COPIES_BYTES * (run.micro_batch if cached_tokens else together) * model.head_outputs(run.tp)
     rows = []
     for rank, layers in enumerate(split_layers(run, model)):
         found = {
@@ -138,7 +138,7 @@ def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float)
         Component.OPTIMIZER: _optimizer_bytes(run, model, rank) * (run.offload is not Offload.OPTIMIZER),
         Component.ACTIVATIONS: kept * inside,
         Component.ACTIVATIONS_OUTSIDE: kept * outside,
-        Component.LOGITS: LOGIT_COPIES_BYTES * tokens * model.decoder.vocab_size / run.tp * (rank == run.pp - 1),
+        Component.LOGITS: LOGIT_COPIES_BYTES * tokens * model.head_outputs(run.tp) * (rank == run.pp - 1),
         Component.SENDS: 2 * tokens * hidden * item / run.norm_shards * (run.pp > 1) + _routed_bytes(run, model, tokens),
         Component.RESIDENT: resident_bytes,
     }

@@ -30,6 +30,12 @@ class Architecture:
     """A decoder as work: what a token goes through."""
 
     decoder: Decoder
+    values: int = 0
+    """Outputs of a small head in place of the language-model head, such as 1 of a critic or a reward model; 0: logits."""
+
+    def head_outputs(self, tp: int) -> float:
+        """Outputs of the head on one TP rank: its part of the vocabulary, or all of a small head, which is not cut."""
+        return self.values or self.decoder.vocab_size / tp
 
     @property
     def mlp_matrices(self) -> int:
@@ -152,14 +158,18 @@ class Architecture:
         return self.expert_share * experts.active * self.decoder.hidden_size if experts else 0.0
 
     def end_parameters(self, tp: int) -> float:
-        """Parameters of the embedding, or of the head, on one rank."""
+        """Parameters of the embedding, or of a language-model head, on one rank."""
         return self.decoder.hidden_size * self.decoder.vocab_size / tp
+
+    def head_parameters(self, tp: int) -> float:
+        """Parameters of the head on one rank, a tied one counted too."""
+        return self.decoder.hidden_size * self.head_outputs(tp)
 
     @property
     def head_layers(self) -> float:
         """What the head costs, in layers."""
         layer = sum(product.inner * product.outer for product in self.products(1))
-        return self.end_parameters(1) / layer
+        return self.head_parameters(1) / layer
 
 
 @lru_cache(maxsize=1024)

@@ -84,8 +84,9 @@ def paces(run: Execution, model: Architecture) -> tuple[int, ...]:
 
 def rank_parameters(run: Execution, model: Architecture, rank: int) -> float:
     """Parameters of one pipeline rank's devices; a tied head counts on the last rank too where that is another one."""
-    ends = (rank == 0) + (rank == run.pp - 1) * (run.pp > 1 or not model.decoder.tied)
-    return split_layers(run, model)[rank] * model.layer_parameters(run.tp, run.ep) + ends * model.end_parameters(run.tp)
+    has_head = rank == run.pp - 1 and (run.pp > 1 or not model.decoder.tied or model.values > 0)
+    ends = (rank == 0) * model.end_parameters(run.tp) + has_head * model.head_parameters(run.tp)
+    return split_layers(run, model)[rank] * model.layer_parameters(run.tp, run.ep) + ends
 
 
 def fullest_rank(run: Execution, model: Architecture) -> int:
@@ -168,11 +169,11 @@ def end_amounts(run: Execution, model: Architecture, tokens: float, directions: 
 
 
 def head_amounts(run: Execution, model: Architecture, tokens: float, *, trains: bool) -> Amounts:
-    """Logits of these tokens, and the loss on them."""
-    forwards = 1 + BACKWARD * trains
-    logits = tokens * model.decoder.vocab_size / run.tp
+    """Logits or values of these tokens, and the loss on them."""
+    forwards, outputs = 1 + BACKWARD * trains, model.head_outputs(run.tp)
+    logits = tokens * outputs
     touched = LOGIT_BYTES if trains else LOGIT_BYTES / 2
-    products = product_amounts(run, tokens, model.decoder.hidden_size, model.decoder.vocab_size / run.tp)
+    products = product_amounts(run, tokens, model.decoder.hidden_size, outputs)
     return forwards * products + amounts({OpClass.ELEMENTWISE: logits * touched / run.hardware.accelerator.memory_bytes_s})
 
 

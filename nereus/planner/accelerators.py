@@ -31,6 +31,10 @@ STAYS = frozenset((Component.PARAMETERS, Component.OPTIMIZER))
 """What an idle holder keeps; gradients and activations are gone at the end of its stage (paper, section 4.3)."""
 
 
+VALUE_MODELS = frozenset(("critic", "reward"))
+"""Models that give one value per token, or per response, instead of logits: frameworks put a head of one output on them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One way to run a holder of devices, and what it costs."""
@@ -138,8 +142,9 @@ class Pricer:
         return Hardware(accelerator, max(group.devices for group in self.groups(kind)))
 
     def architecture(self, holder: str) -> Architecture:
-        """The model that a holder runs."""
-        return Architecture(self.models[self.outline.workflow.stage(holder).model].decoder)
+        """The model that a holder runs; those that give values have a head of one output."""
+        model = self.outline.workflow.stage(holder).model
+        return Architecture(self.models[model].decoder, values=int(model in VALUE_MODELS))
 
     def priced(self, holder: str, kind: int, run: Execution) -> Option | None:
         """An option with its costs, TP groups inside nodes; None where it does not fit on a device by itself."""
