@@ -229,7 +229,7 @@ class Pricer:
     def _memory(self, holder: str, kind: int, run: Execution) -> Mapping[Component, float]:
         model, architecture, work = self._model(kind), self.architecture(holder), self.outline.workload
         if self.outline.workflow.stage(holder).role == GENERATION:
-            return model.generation(run, architecture, self._rollout(architecture, run)).memory
+            return model.generation_memory(run, architecture, self._rollout(architecture, run))
         fullest = replace(run, tokens=work.prompt_tokens + work.longest_tokens)
         if self._trains(holder):
             return model.training_memory(self._update(fullest), architecture)

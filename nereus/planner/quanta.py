@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from nereus.cost.execution import Execution
-from nereus.spec.hardware import LinkClass
 
 
 def inside_nodes(run: Execution, num_nodes: int, *, trains: bool) -> Iterator[tuple[int, Execution]]:
@@ -30,11 +29,10 @@ def inside_nodes(run: Execution, num_nodes: int, *, trains: bool) -> Iterator[tu
     node, seen = run.hardware.devices_per_node, set()
     sizes = {run.tp << doublings for doublings in range(node.bit_length())} | {run.devices}
     for quantum in sorted(size for size in sizes if size <= node and run.devices % size == 0):
-        held = _held(run, quantum)
-        links = _links(held, trains=trains)
+        links = _links(run, quantum, trains=trains)
         if links not in seen:
             seen.add(links)
-            yield quantum, held
+            yield quantum, _held(run, quantum)
 
 
 def across_nodes(run: Execution, sizes: Sequence[int]) -> Iterator[tuple[int, Execution]]:
@@ -52,13 +50,12 @@ def _held(run: Execution, quantum: int) -> Execution:
     return replace(run, hardware=replace(run.hardware, devices_per_node=quantum))
 
 
-def _links(run: Execution, *, trains: bool) -> tuple[object, ...]:
-    """What latency depends on: links of pipeline hops, of EP groups and, where gradients are reduced, of replicas."""
-    hops = run.hardware.link(run.hop_span) if run.pp > 1 else None
-    experts = run.hardware.link(run.tp * run.ep) if run.ep > 1 else None
+def _links(run: Execution, quantum: int, *, trains: bool) -> tuple[int, ...]:
+    """What latency depends on: whether pipeline hops and EP groups stay inside, and with gradients how many replicas do."""
+    hops, experts = run.pp > 1 and run.hop_span <= quantum, run.ep > 1 and run.tp * run.ep <= quantum
     if not trains or run.shares == 1:
         return hops, experts
-    between = run.hardware.link(run.replica_span)
-    if between is LinkClass.NODE:
-        return hops, experts, between
-    return hops, experts, between, run.replicas_per_node, run.expert_replicas_per_node if experts else 0
+    if run.replica_span <= quantum:
+        return hops, experts, -1
+    several = run.ep > 1 or run.regime.replicas_inside or run.tp * run.pp <= quantum
+    return hops, experts, quantum if several else 0
