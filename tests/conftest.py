@@ -42,6 +42,7 @@ THOROUGH = (
     "planner/test_search.py",
     "planner/test_candidates.py",
     "planner/test_offloading_search.py",
+    "planner/test_outline_properties.py",
     "planner/test_search_thoroughly.py",
     "policy/test_proposal.py",
     "policy/test_placement.py",

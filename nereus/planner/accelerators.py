@@ -178,25 +178,26 @@ class Pricer:
             for run, degrees in self._runs(holder, kind, across=across):
                 memory = self._memory(holder, kind, run)
                 if self._fits(kind, memory):
-                    quanta = degrees.quanta(run, trains=self._trains(holder))
+                    quanta = degrees.quanta(run)
                     found += [self._option(holder, kind, held, quantum, memory) for quantum, held in quanta]
         return tuple(found)
 
     def _runs(self, holder: str, kind: int, *, across: bool) -> Iterator[tuple[Execution, Degrees]]:
         """Every way to run a holder on a kind, whatever memory it takes."""
-        trains, generates = self._trains(holder), self.outline.workflow.stage(holder).role == GENERATION
         degrees = Degrees(
             decoder=self.architecture(holder).decoder,
             groups=self.groups(kind),
             workload=self.outline.workload,
             micro_batches=self.outline.micro_batches,
+            trains=self._trains(holder),
+            generates=self.outline.workflow.stage(holder).role == GENERATION,
             pin=self.outline.pin(holder),
             across=across,
         )
         for tp, pp, dp, ep in degrees.degrees():
             run = self._run(holder, kind, tp, pp, dp, ep)
-            run = replace(run, zero1=trains and degrees.zero1(run.shares))
-            for way in degrees.ways(run, trains=trains, generates=generates):
+            run = replace(run, zero1=degrees.zero1(run.shares))
+            for way in degrees.ways(run):
                 yield way, degrees
 
     def _run(self, holder: str, kind: int, tp: int, pp: int, dp: int, ep: int = 1) -> Execution:

@@ -1,9 +1,9 @@
 """The degrees of parallelism and the batches that are tried for one holder on one kind of devices.
 
 TP in powers of two inside a node (or, where asked for, over several), PP in powers of two up to the layers, EP in powers of
-two that divide the experts, DP in powers of two, three times them, and as many as there are; micro-batches, recomputation
-and offload; of generation how many sequences at a time. A pin takes the place of what it settles, so a pinned degree may be
-one that is not tried by itself.
+two that divide the experts, every DP that divides the sequences (of generation, which need not divide them, powers of two,
+three times those, and as many as there are); micro-batches, recomputation and offload; of generation how many sequences at
+a time. A pin takes the place of what it settles, so a pinned degree may be one that is not tried by itself.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class Degrees:
     """The node groups of the kind."""
     workload: Sequences
     micro_batches: tuple[int, ...]
+    trains: bool
+    generates: bool
     pin: Pin
     across: bool = False
     """Whether TP groups lie over several nodes, rather than inside them."""
@@ -43,7 +45,7 @@ class Degrees:
             for ep in self._ep(room):
                 for pp in self._pp(min(self.decoder.num_layers, room // ep)):
                     most = min(room // (pp * ep), self.workload.global_batch // ep)
-                    yield from ((tp, pp, dp, ep) for dp in self._dp(tp * pp * ep, most))
+                    yield from ((tp, pp, dp, ep) for dp in self._dp(tp * pp * ep, most, ep))
 
     def _tp(self) -> Iterator[int]:
         most = self.num_devices if self.across else max(group.devices for group in self.groups)
@@ -55,11 +57,11 @@ class Degrees:
         """Of the kind."""
         return sum(group.count * group.devices for group in self.groups)
 
-    def quanta(self, run: Execution, *, trains: bool) -> Iterator[tuple[int, Execution]]:
+    def quanta(self, run: Execution) -> Iterator[tuple[int, Execution]]:
         """(placement quantum, run with the links that it promises) of one way to run."""
         if self.across:
             return across_nodes(run, [group.devices for group in self.groups])
-        return inside_nodes(run, sum(group.count for group in self.groups), trains=trains)
+        return inside_nodes(run, sum(group.count for group in self.groups), trains=self.trains)
 
     def _ep(self, most: int) -> Iterator[int]:
         legal = ep_degrees(self.decoder, most)
@@ -69,9 +71,11 @@ class Degrees:
         powers = (1 << exponent for exponent in range(most.bit_length()))
         yield from (pp for pp in (powers if self.pin.pp is None else (self.pin.pp,)) if pp <= most)
 
-    def _dp(self, devices: int, most: int) -> Iterator[int]:
-        """DP degrees of EMUs of so many devices."""
-        tried: Iterator[int] = (dp for dp in range(1, most + 1) if dp == most or _is_round(dp))
+    def _dp(self, devices: int, most: int, ep: int) -> Iterator[int]:
+        """DP degrees of EMUs of so many devices, with `ep` parts of a replica's sequences."""
+        tried: Iterator[int] = (dp for dp in range(1, most + 1) if self._rows % (dp * ep) == 0)
+        if self.generates:
+            tried = (dp for dp in range(1, most + 1) if dp == most or _is_round(dp))
         if self.pin.dp is not None:
             tried = iter((self.pin.dp,))
         elif self.pin.devices is not None:
@@ -79,23 +83,28 @@ class Degrees:
         whole = len(self.pin.devices or ())
         yield from (dp for dp in tried if 1 <= dp <= most and whole in (0, dp * devices))
 
-    def ways(self, run: Execution, *, trains: bool, generates: bool) -> Iterator[Execution]:
+    @property
+    def _rows(self) -> int:
+        """Sequences of one pass, over all replicas: of one update where it trains."""
+        return self.workload.global_batch // (self.workload.updates_per_step if self.trains else 1)
+
+    def ways(self, run: Execution) -> Iterator[Execution]:
         """Micro-batches, recomputation and offload; of generation, how many sequences at a time."""
-        for micro_batch in self._together(run) if generates else self._micro_batches(run, trains=trains):
-            for recompute in self._recompute() if trains else (Recompute.NONE,):
-                for offload in self._offloads(trains=trains, generates=generates):
+        for micro_batch in self._together(run) if self.generates else self._micro_batches(run):
+            for recompute in self._recompute() if self.trains else (Recompute.NONE,):
+                for offload in self._offloads():
                     yield replace(run, micro_batch=micro_batch, recompute=recompute, offload=offload)
 
-    def _offloads(self, *, trains: bool, generates: bool) -> Iterator[Offload]:
+    def _offloads(self) -> Iterator[Offload]:
         """What may be kept on the hosts, where these have memory for it."""
         offered = [Offload.NONE]
-        if any(group.host_memory for group in self.groups) and not generates:
-            offered.append(Offload.OPTIMIZER if trains else Offload.PARAMETERS)
+        if any(group.host_memory for group in self.groups) and not self.generates:
+            offered.append(Offload.OPTIMIZER if self.trains else Offload.PARAMETERS)
         yield from (offload for offload in offered if self.pin.offload in (None, offload))
 
     def zero1(self, shares: int) -> bool:
         """Whether training over so many parts of the sequences shards its optimizer; an impossible pin leaves no ways."""
-        return shares > 1 and self.pin.zero1 is not False
+        return self.trains and shares > 1 and self.pin.zero1 is not False
 
     def _together(self, run: Execution) -> Iterator[int]:
         """Sequences that a generation replica works on at the same time."""
@@ -105,9 +114,9 @@ class Degrees:
         elif self.pin.micro_batch <= most:
             yield self.pin.micro_batch
 
-    def _micro_batches(self, run: Execution, *, trains: bool) -> Iterator[int]:
-        rows = run.sequences / run.shares / (self.workload.updates_per_step if trains else 1)
-        if trains and self.pin.zero1 and not run.zero1:
+    def _micro_batches(self, run: Execution) -> Iterator[int]:
+        rows = self._rows / run.shares
+        if self.trains and self.pin.zero1 and not run.zero1:
             return
         for micro_batch in self.micro_batches if self.pin.micro_batch is None else (self.pin.micro_batch,):
             if rows % micro_batch == 0 and rows >= micro_batch:
