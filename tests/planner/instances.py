@@ -125,6 +125,19 @@ def random_offloads(seed: int) -> Problem:
     return replaced(problem, Pool(nodes, capacities))
 
 
+def random_kinds(seed: int) -> Problem:
+    """A random problem on nodes of two or three kinds, each with rows of every holder."""
+    random, problem = Random(seed), random_problem(seed)
+    count = random.choice((2, 2, 3))
+    kinds = [random.randrange(count) for _ in problem.pool.nodes]
+    sizes = [len(node.devices) for node in problem.pool.nodes]
+    pool = Pool.of(sizes, [CAPACITY * random.choice((0.6, 1.0, 1.5)) for _ in range(count)], kinds)
+    of_rows = [np.array([random.randrange(count) for _ in range(len(holder.rows))]) for holder in problem.holders]
+    tables = (replace(holder.rows, kind=kind) for holder, kind in zip(problem.holders, of_rows, strict=True))
+    holders = tuple(replace(holder, rows=rows) for holder, rows in zip(problem.holders, tables, strict=True))
+    return Problem(holders, pool, problem.edges, problem.asynchronous, problem.overlaps)
+
+
 COLUMNS = ("num_devices", "resident_bytes", "active_bytes", "quantum", "layout", "kind", "host_bytes")
 
 
