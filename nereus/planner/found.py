@@ -54,11 +54,13 @@ class Best:
     solutions: list[Solution] = field(default_factory=list)
     ceiling: float = float("inf")
     """Only plans below it are looked for at the moment."""
+    most_seconds: float = float("inf")
+    """Only plans below it are looked for at all."""
 
     @property
     def bound(self) -> float:
         """A plan that is not below it is not wanted."""
-        return min(self.ceiling, self.worst)
+        return min(self.ceiling, self.worst, self.most_seconds)
 
     @property
     def worst(self) -> float:

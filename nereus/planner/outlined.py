@@ -19,6 +19,7 @@ from nereus.cost.layer import Architecture
 from nereus.cost.overlap import Overlap, Timings, overlap
 from nereus.planner.accelerators import Option, Pricer
 from nereus.planner.explain import Reason, why_not_faster, why_slower
+from nereus.planner.fewest import on_fewest_devices
 from nereus.planner.found import Report, Solution
 from nereus.planner.pinned import can_lie_on, devices_of, reasons_of_pins
 from nereus.planner.problem import Edge, Holder, Node, Pool, Problem, Rows, Stage
@@ -114,6 +115,9 @@ class OutlinePlanner:
         solutions, report = solve(self.problem, top, clock) if all(self.options) else ((), Report())
         if not solutions and self._last_resort is not None:
             return self._last_resort.best(top, clock)
+        if solutions:
+            first = on_fewest_devices(self.problem, solutions[0])
+            solutions = (first, *(solution for solution in solutions[1:] if solution.shape != first.shape))
         return tuple(self._planned(solution, solutions[0]) for solution in solutions), report
 
     @cached_property

@@ -34,7 +34,7 @@ def devices_of(pool: Pool, holders: Sequence[Holder], placement: Placement) -> I
         free: dict[int, list[int]] = {}
         for device in node.devices:
             free.setdefault(pinned[device], []).append(device)
-        for pattern, count in state:
+        for pattern, count in sorted(state, key=lambda hosts: not hosts[0]):  # idle devices last
             own = free[pattern & settled]
             free[pattern & settled] = own[count:]
             yield node, pattern, tuple(own[:count])

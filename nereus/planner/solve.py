@@ -30,14 +30,18 @@ MOST_BESIDE = 50_000
 """Pairs of a generation row and another one that are bounded together: more take longer than the rows dropped would."""
 
 
-def solve(problem: Problem, top: int = 1, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[Solution, ...], Report]:
+def solve(
+    problem: Problem, top: int = 1, clock: Callable[[], float] = lambda: 0.0, most_seconds: float = float("inf")
+) -> tuple[tuple[Solution, ...], Report]:
     """The `top` best plans that differ in the shape of some holder, fastest first; none where nothing fits.
+
+    Of plans that take `most_seconds` or longer none is looked for.
 
     Exact for pools of at most 12 nodes of a kind, and above whenever `Report.relaxed_not_placed` is 0. Deterministic.
     """
     start = clock()
     report = Report(rows=sum(len(holder.rows) for holder in problem.holders))
-    best = Best(top)
+    best = Best(top, most_seconds=most_seconds)
     fit = [holder.rows.take(fitting(holder.rows, problem.pool)) for holder in problem.holders]
     if all(len(rows) for rows in fit):
         _Search(problem, best, report).run(fit)
@@ -77,6 +81,8 @@ class _Search:
             if below:
                 self._below_ceiling(rows, budget, below)
             if self.best.worst < float("inf") and self.best.worst <= self.best.ceiling:
+                break
+            if self.best.ceiling >= self.best.most_seconds:
                 break
         self.best.ceiling = float("inf")
 
