@@ -49,7 +49,9 @@ class Answer:
             return self.forbidden
         for holder, reason in self.planner.without_option().items():
             return f"{holder}: {reason}"
-        return "no plan fits: the model-stages fit one by one, and not together"
+        pinned = ", ".join(f"pins.{holder}" for holder in self.planner.outline.pins)
+        with_pins = f", with {pinned}" if pinned else ""
+        return f"no plan fits: the model-stages fit one by one, and not together{with_pins}"
 
 
 def plan_outline(data: object, path: Path, asked: Asked) -> None:
