@@ -8,12 +8,14 @@ import pytest
 
 from nereus.planner.fewest import on_fewest_devices
 from nereus.planner.problem import Pool, Problem, Stage
+from nereus.planner.rules import Rules, Shared
 from nereus.planner.solve import solve
+from nereus.spec.hf_config import HfModel
 from tests.planner.checking import assert_holds
 from tests.planner.exhaustive import brute_force_plans
 from tests.planner.instances import random_offloads, random_problem, replaced
 from tests.planner.test_exact_search import make_holder
-from tests.planner.test_outlined import best, planner
+from tests.planner.test_outlined import SMALL, best, planner
 
 
 def first(problem: Problem, count: int) -> Problem:
@@ -77,3 +79,25 @@ def test_plan_of_an_outline_uses_no_device_that_buys_nothing() -> None:
     assert plan.num_devices <= 6
     assert best(planner(plan.num_devices, pins=pins)).seconds == pytest.approx(plan.seconds)
     assert best(planner(plan.num_devices - 1, pins=pins)).seconds > plan.seconds
+
+
+def test_plan_on_the_fewest_devices_keeps_what_holders_share() -> None:
+    """A reward model of a quarter of the layers is in the reference's shadow on one device too, but must have its DP."""
+    small = HfModel(replace(SMALL.decoder, num_layers=SMALL.decoder.num_layers // 4), "")
+    two = {"tp": 1, "pp": 1, "dp": 2}
+    asked = planner(pins={holder: two for holder in planner().outline.workflow.holders if holder != "reward_inference"})
+    alike = Shared("one DP degree", lambda option: option.run.dp, frozenset(("reference_inference", "reward_inference")))
+    free = replace(asked, models={**asked.models, "reward": small})
+    bound = replace(free, rules=Rules(shared=(alike,)))
+    assert best(free).options["reward_inference"].num_devices == 1
+    plan = best(bound)
+    assert bound.rules.broken(plan.options, bound.pricer) == ()
+    assert plan.seconds == pytest.approx(best(free).seconds, rel=1e-9)
+
+
+def test_best_plan_with_a_shared_setting_is_the_best_of_its_values() -> None:
+    holders = planner().outline.workflow.holders
+    one_tp = Shared("one TP degree holds for all", lambda option: option.run.tp, frozenset(holders))
+    each = [best(planner(pins={holder: {"tp": tp} for holder in holders})) for tp in (1, 2, 4, 8)]
+    plan = best(planner(rules=Rules(shared=(one_tp,))))
+    assert plan.seconds == pytest.approx(min(other.seconds for other in each), rel=1e-9)

@@ -14,6 +14,7 @@ from nereus.cost.operations import MOST, OpClass
 from nereus.cost.priors import PRIORS
 from nereus.planner.options import Option
 from nereus.planner.outlined import OutlinePlanner
+from nereus.spec.stages import ROLES
 from tests.planner.test_expert_plans import MOE
 from tests.planner.test_outlined import planner
 
@@ -109,16 +110,18 @@ def test_order_of_the_nodes_changes_nothing() -> None:
     assert len({round(step, 9) for step in steps}) == 1
 
 
+def knowing(found: OutlinePlanner, model: AcceleratorModel) -> OutlinePlanner:
+    """The same with this model of every role, and nothing told before."""
+    return replace(found, learnt={("MI300X", role): model for role in ROLES}, told={})
+
+
 def test_unknown_hardware_is_slower_than_its_datasheet_in_every_class() -> None:
     assert "MI300X" not in PRIORS
     assert all(0 < UNSEEN[op].value <= MOST.get(op, 1.0) for op in OpClass)
     perfect = AcceleratorModel(Efficiencies("MI300X", dict.fromkeys(OpClass, Efficiency(1.0, 0.1))))
     nodes = [node("40GiB", count=2, kind="MI300X")]
-    guessed, ideal = (
-        make("grpo experts", nodes=nodes),
-        replace(make("grpo experts", nodes=nodes), learnt={"MI300X": perfect}),
-    )
-    best_case = known(ideal)
+    guessed = make("grpo experts", nodes=nodes)
+    best_case = known(knowing(guessed, perfect))
     for name, option in known(guessed).items():
         assert all(taken > best_case[name].seconds[stage] > 0 for stage, taken in option.seconds.items())
 
@@ -139,7 +142,7 @@ def test_no_message_is_free_before_it_was_measured(op: OpClass, across: bool) ->
     """If a class cost nothing, some options would be faster, and none slower."""
     free = AcceleratorModel(Efficiencies("MI300X", {**UNSEEN, op: Efficiency(1e12, 0.1)}))
     found = replace(make("grpo experts", nodes=[node("40GiB", count=2, kind="MI300X")]), across=across)
-    cheaper = known(replace(found, learnt={"MI300X": free}))
+    cheaper = known(knowing(found, free))
     gains = [sum(o.seconds.values()) - sum(cheaper[name].seconds.values()) for name, o in known(found).items()]
     assert min(gains) >= -1e-9
     assert max(gains) > 1e-6
