@@ -50,6 +50,7 @@ THOROUGH = (
     "planner/test_search_thoroughly.py",
     "policy/test_proposal.py",
     "policy/test_placement.py",
+    "integrations/test_exports.py",
     "cost/test_memory_prediction.py",
     "cost/test_published_training.py",
     "cost/test_rates.py",
