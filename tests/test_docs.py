@@ -65,7 +65,7 @@ def first_cells(document: str) -> list[str]:
 
 def document_of(model: type[Declared]) -> str:
     """The document that has its fields."""
-    return "outline.md" if model.__module__ == "nereus.spec.outline" else "job-file.md"
+    return "outline.md" if model.__module__ in ("nereus.spec.outline", "nereus.spec.pins") else "job-file.md"
 
 
 def declared() -> list[type[Declared]]:

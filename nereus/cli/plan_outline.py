@@ -21,7 +21,8 @@ from nereus.emu.plan import spans
 from nereus.integrations.exports import exported
 from nereus.integrations.framework import Framework
 from nereus.planner.found import Report
-from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.outlined import OutlinePlanner
+from nereus.planner.posed import PlannedStep
 from nereus.planner.rules import FREE
 from nereus.spec.lengths import read_lengths
 from nereus.spec.outline import parse_outline, read_models
@@ -55,8 +56,10 @@ class Answer:
             return self.forbidden
         for holder, reason in self.planner.without_option().items():
             return f"{holder}: {reason}"
-        shared = "; ".join(rule.sentence for rule in self.planner.rules.shared)
-        return "no plan fits: the model-stages fit one by one, and not together" + (f", where {shared}" if shared else "")
+        shared = [rule.sentence for rule in self.planner.rules.shared]
+        pins = [f"pins.{holder}" for holder in self.planner.outline.pins]
+        bound = (f", where {'; '.join(shared)}" if shared else "") + (f", with {', '.join(pins)}" if pins else "")
+        return f"no plan fits: the model-stages fit one by one, and not together{bound}"
 
 
 def plan_outline(data: object, path: Path, asked: Asked) -> None:
@@ -149,6 +152,8 @@ def _plan_dict(answer: Answer, plan: PlannedStep) -> dict[str, Any]:
             holder: {
                 "kind": pricer.kind_name(option.kind),
                 **option.choice,
+                "host_bytes": option.host_bytes,
+                "pinned": dict(pricer.outline.pin(holder).settled),
                 "devices": list(plan.devices[holder]),
                 "memory_bytes": {str(part): round(size) for part, size in option.memory.items() if size},
                 "resident_bytes": round(option.resident_bytes),
@@ -220,6 +225,8 @@ def _show_memory(console: Console, answer: Answer, plan: PlannedStep) -> None:
     options, kinds = plan.options.values(), answer.planner.pricer.kinds
     parts = dict.fromkeys(part for option in options for part, size in option.memory.items() if size)
     rows = [(str(part), *(f"{option.memory.get(part, 0.0) / GIB:.1f}" for option in options)) for part in parts]
+    if any(option.host_bytes for option in options):
+        rows.append(("on its host", *(f"{option.host_bytes / GIB:.1f}" for option in options)))
     rows.append(("stays while idle", *(f"{option.resident_bytes / GIB:.1f}" for option in options)))
     rows.append(("of", *(f"{kinds[option.kind][1] / GIB:.0f}" for option in options)))
     show_table(console, "", ("GiB of a device", *plan.options), rows, sections=(len(parts),), by_column=True)

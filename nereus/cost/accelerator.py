@@ -109,6 +109,11 @@ class AcceleratorModel:
         """The same of forward passes."""
         return self.scales.by_component(generation_components(run, model, 0.0))
 
+    def generation_memory(self, run: Execution, model: Architecture, rollout: Rollout) -> Mapping[Component, float]:
+        """The same of generation."""
+        tokens = concurrent_sequences(run, model, rollout) * (rollout.prompt_tokens + rollout.response_tokens / 2)
+        return self.scales.by_component(generation_components(run, model, tokens, 0.0, rollout.kv_item_bytes))
+
     def seconds(self, work: Workload) -> float:
         """Predicted seconds of any workload."""
         return self.efficiencies.seconds(work)

@@ -15,11 +15,11 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from nereus.cost.execution import Execution, Recompute
+from nereus.cost.execution import Execution, Offload, Recompute
 from nereus.cost.fit import Vector, fit
 from nereus.cost.generation import PREFILL_TOKENS
 from nereus.cost.layer import Architecture
-from nereus.cost.training import rank_parameters, rank_weight_bytes, split_layers
+from nereus.cost.training import fullest_rank, rank_parameters, rank_weight_bytes, split_layers, updated_parameters
 
 MASTER_BYTES = 12
 """Per parameter of mixed-precision AdamW: a float32 master and two float32 moments."""
@@ -47,11 +47,14 @@ class Component(StrEnum):
     LOGITS = "logits"
     KV_CACHE = "kv_cache"
     SENDS = "sends"
-    """Buffers of messages, one per direction: of pipeline hops, and of what sequence parallelism gathers."""
+    """Buffers of messages, one per direction: of pipeline hops, of what sequence parallelism gathers, of all-to-alls."""
     WORKSPACE = "workspace"
     RESIDENT = "resident"
     """Idle model-stages on the same device."""
 
+
+PARTS = tuple(Component)
+"""The columns of all arrays of components; iterating over an enumeration is slow where it is done thousands of times."""
 
 STATE = frozenset((Component.PARAMETERS, Component.OPTIMIZER))
 """What is there while the unit is; the rest only while it computes."""
@@ -118,7 +121,7 @@ def generation_components(
     One layer's activations are alive at a time: of a micro-batch, or of the prompts that are prefilled together.
     """
     together = PREFILL_TOKENS if cached_tokens else run.micro_tokens
-    logits = LOGIT_COPIES_BYTES * (run.micro_batch if cached_tokens else together) * model.decoder.vocab_size / run.tp
+    logits = LOGIT_COPIES_BYTES * (run.micro_batch if cached_tokens else together) * model.head_outputs(run.tp)
     rows = []
     for rank, layers in enumerate(split_layers(run, model)):
         found = {
@@ -127,6 +130,7 @@ def generation_components(
             Component.ACTIVATIONS: together * run.item_bytes * model.kept_inside(run.tp),
             Component.ACTIVATIONS_OUTSIDE: together * run.item_bytes * model.kept_outside(run.norm_shards),
             Component.LOGITS: logits * (rank == run.pp - 1),
+            Component.SENDS: _routed_bytes(run, model, together),
             Component.RESIDENT: resident_bytes,
         }
         rows.append(_row(found))
@@ -140,16 +144,17 @@ def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float)
     inside, outside = model.kept_inside(run.tp), model.kept_outside(run.norm_shards, gathered=run.keeps_gathered)
     if run.regime.writes_scores:
         inside += SCORE_COPIES_BYTES / item * model.scores(run.tokens, run.tp)
-    buckets = run.regime.bucket_bytes if run.dp > 1 else 0
+    buckets = run.regime.bucket_bytes if run.shares > 1 else 0
+    messages = 2 * tokens * hidden * item * ((run.pp > 1) / run.norm_shards + (run.norm_shards > 1))
     kept = tokens * in_flight * layers * item
     found = {
         Component.PARAMETERS: parameters * item,
         Component.GRADIENTS: parameters * (run.regime.gradient_bytes + buckets),
-        Component.OPTIMIZER: parameters * MASTER_BYTES / (run.dp if run.zero1 else 1),
+        Component.OPTIMIZER: _optimizer_bytes(run, model, rank) * (run.offload is not Offload.OPTIMIZER),
         Component.ACTIVATIONS: kept * inside,
         Component.ACTIVATIONS_OUTSIDE: kept * outside,
-        Component.LOGITS: LOGIT_COPIES_BYTES * tokens * model.decoder.vocab_size / run.tp * (rank == run.pp - 1),
-        Component.SENDS: 2 * tokens * hidden * item * ((run.pp > 1) / run.norm_shards + (run.norm_shards > 1)),
+        Component.LOGITS: LOGIT_COPIES_BYTES * tokens * model.head_outputs(run.tp) * (rank == run.pp - 1),
+        Component.SENDS: messages + _routed_bytes(run, model, tokens),
         Component.RESIDENT: resident_bytes,
     }
     if run.recompute is Recompute.FULL:
@@ -164,8 +169,30 @@ def _rank(run: Execution, model: Architecture, rank: int, resident_bytes: float)
     return _row(found)
 
 
+def offloaded_bytes(run: Execution, model: Architecture) -> float:
+    """Bytes that the fullest rank keeps on its host."""
+    if run.offload is Offload.NONE:
+        return 0.0
+    rank = fullest_rank(run, model)
+    if run.offload is Offload.OPTIMIZER:
+        return _optimizer_bytes(run, model, rank)
+    return rank_weight_bytes(run, model, rank)
+
+
+def _optimizer_bytes(run: Execution, model: Architecture, rank: int) -> float:
+    """Master and moments of a rank, wherever they are."""
+    return updated_parameters(run, model, rank) * MASTER_BYTES
+
+
+def _routed_bytes(run: Execution, model: Architecture, tokens: float) -> float:
+    """Tokens on their way to experts of other EP ranks, and as many that came from them, of one layer."""
+    if run.ep == 1 or not model.decoder.experts:
+        return 0.0
+    return 2 * tokens * model.decoder.experts.active * model.decoder.hidden_size * run.item_bytes / run.norm_shards
+
+
 def _row(found: Mapping[Component, float]) -> NDArray[np.float64]:
-    return np.array([found.get(part, WORKSPACE_BYTES if part is Component.WORKSPACE else 0.0) for part in Component])
+    return np.array([found.get(part, WORKSPACE_BYTES if part is Component.WORKSPACE else 0.0) for part in PARTS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +205,7 @@ class MemoryScales:
 
     @property
     def vector(self) -> Vector:
-        return np.array([self.values[part][0] for part in Component])
+        return np.array([self.values[part][0] for part in PARTS])
 
     def peak_bytes(self, components: NDArray[np.float64]) -> float:
         """The fullest rank's bytes."""
@@ -186,13 +213,13 @@ class MemoryScales:
 
     def footprint(self, row: NDArray[np.float64]) -> Footprint:
         """The bytes of one rank."""
-        return Footprint({part: ceil(size) for part, size in zip(Component, row * self.vector, strict=True)})
+        return Footprint({part: ceil(size) for part, size in zip(PARTS, row * self.vector, strict=True)})
 
     def by_component(self, components: NDArray[np.float64]) -> dict[Component, float]:
         """Bytes of the fullest rank by component; they add up to the peak."""
         scaled = components * self.vector
         fullest = scaled[int(scaled.sum(axis=1).argmax())]
-        return dict(zip(Component, (float(value) for value in fullest), strict=True))
+        return dict(zip(PARTS, fullest.tolist(), strict=True))
 
     def learn(
         self, components: Sequence[NDArray[np.float64]], peaks: Sequence[float], capacities: Sequence[float]
@@ -203,7 +230,7 @@ class MemoryScales:
         for n, rows in enumerate(components):
             stacked[n, : len(rows)] = rows
         prior = np.log(self.vector)
-        spread = np.array([self.values[part][1] for part in Component])
+        spread = np.array([self.values[part][1] for part in PARTS])
         most = np.asarray(capacities, dtype=float)
 
         def predict(scales: Vector) -> Vector:
@@ -212,7 +239,7 @@ class MemoryScales:
 
         found = fit(predict, np.asarray(peaks, dtype=float), prior, spread)
         pairs = zip(np.exp(found.log), found.spread, strict=True)
-        values = {part: (float(v), float(s)) for part, (v, s) in zip(Component, pairs, strict=True)}
+        values = {part: (float(v), float(s)) for part, (v, s) in zip(PARTS, pairs, strict=True)}
         if len(peaks) < ENOUGH:
             return replace(self, values=values)
         off = np.abs(np.log(predict(np.exp(found.log)) / np.asarray(peaks, dtype=float)))

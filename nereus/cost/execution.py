@@ -28,6 +28,16 @@ class Recompute(StrEnum):
     """Whole layers: only their inputs are kept."""
 
 
+class Offload(StrEnum):
+    """What is kept in the memory of the node's host while it is not needed."""
+
+    NONE = "none"
+    PARAMETERS = "parameters"
+    """Of a frozen model: they come to the device for their stage, and are dropped after it."""
+    OPTIMIZER = "optimizer"
+    """Master and moments: they pass through the device, bucket by bucket, in the optimizer step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
     """Habits of a framework."""
@@ -108,8 +118,10 @@ class Execution:
     tp: int = 1
     pp: int = 1
     dp: int = 1
+    ep: int = 1
+    """Ranks of an EMU that share the routed experts out whole; each has its own sequences and all the rest of the model."""
     micro_batch: int = 1
-    """Sequences of one replica that go through the model together."""
+    """Sequences of one replica, or of one of its EP ranks, that go through the model together."""
     sequences: float
     """Of one update, over all replicas."""
     tokens: float
@@ -122,6 +134,7 @@ class Execution:
     keeps_gathered: bool = False
     """Whether what sequence parallelism gathers for the products is kept whole for the backward, not gathered again."""
     recompute: Recompute = Recompute.NONE
+    offload: Offload = Offload.NONE
     item_bytes: float = 2
     """Bytes of an activation, and of a parameter that trains."""
     weight_bytes: float = 2
@@ -132,12 +145,17 @@ class Execution:
 
     @property
     def devices(self) -> int:
-        return self.tp * self.pp * self.dp
+        return self.tp * self.pp * self.ep * self.dp
+
+    @property
+    def shares(self) -> int:
+        """Parts into which the sequences are cut: replicas times their EP ranks."""
+        return self.dp * self.ep
 
     @property
     def micro_batches(self) -> int:
         """Of the busiest replica."""
-        return max(1, ceil(self.sequences / self.dp / self.micro_batch))
+        return max(1, ceil(self.sequences / self.shares / self.micro_batch))
 
     @property
     def micro_tokens(self) -> float:
@@ -166,18 +184,25 @@ class Execution:
 
     @property
     def replica_span(self) -> int:
-        """Neighbouring devices that hold a DP group."""
-        return self.tp * self.dp if self.regime.replicas_inside else self.devices
+        """Neighbouring devices that hold a DP group, its EP ranks among it."""
+        return self.tp * self.shares if self.regime.replicas_inside else self.devices
 
     @property
     def hop_span(self) -> int:
         """Neighbouring devices that hold a pipeline: where the whole of it fits in a node, no hop leaves the node."""
-        return self.devices if self.regime.replicas_inside else self.tp * self.pp
+        return self.devices if self.regime.replicas_inside else self.tp * self.ep * self.pp
 
     @property
     def replicas_per_node(self) -> int:
         """Members of one DP group in a node: they share the node's way out."""
+        node = self.hardware.devices_per_node
         inner = self.tp if self.regime.replicas_inside else self.tp * self.pp
+        return min(self.shares, max(1, min(self.ep, node // self.tp), node // inner))
+
+    @property
+    def expert_replicas_per_node(self) -> int:
+        """The same of a group that reduces the gradients of experts: EP ranks have different ones."""
+        inner = self.tp * self.ep * (1 if self.regime.replicas_inside else self.pp)
         return min(self.dp, max(1, self.hardware.devices_per_node // inner))
 
     @property

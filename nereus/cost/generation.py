@@ -16,6 +16,7 @@ from nereus.cost.layer import Architecture
 from nereus.cost.operations import CALL_S, FORWARD_CALLS, Amounts, OpClass, amounts
 from nereus.cost.training import (
     end_amounts,
+    expert_amounts,
     head_amounts,
     hop_latency_s,
     layer_amounts,
@@ -59,16 +60,16 @@ def kv_token_bytes(run: Execution, model: Architecture, item_bytes: float) -> fl
 
 
 def concurrent_sequences(run: Execution, model: Architecture, rollout: Rollout) -> float:
-    """Sequences of one replica that generate at the same time; one that grows as it goes is half grown on average."""
+    """Sequences of one replica (or EP rank) that generate together; one that grows as it goes is half grown on average."""
     grown = rollout.response_tokens if rollout.reserves else rollout.response_tokens / 2
     tokens = model.context(rollout.prompt_tokens + grown)
     fits = rollout.kv_bytes / (kv_token_bytes(run, model, rollout.kv_item_bytes) * tokens)
-    return max(1.0, min(rollout.sequences / run.dp, rollout.most_sequences, fits))
+    return max(1.0, min(rollout.sequences / run.shares, rollout.most_sequences, fits))
 
 
 def generation_workload(run: Execution, model: Architecture, rollout: Rollout) -> Workload:
     """All of the stage, on its busiest replica."""
-    sequences = rollout.sequences / run.dp
+    sequences = rollout.sequences / run.shares
     concurrent = concurrent_sequences(run, model, rollout)
     mean, steps = rollout.response_tokens, token_steps(sequences, concurrent, rollout)
     batch = sequences * mean / steps
@@ -139,7 +140,7 @@ def _decode_layer(run: Execution, model: Architecture, batch: float, context: fl
     products[OpClass.GEMM_BYTES.position] = 0.0
     mlp = model.mlp_matrices * model.decoder.hidden_size / run.tp
     attention = sum(product.inner * product.outer for product in model.products(run.tp)) - mlp * model.active_ffn
-    weights = attention + mlp * model.read_ffn(batch)
+    weights = attention + mlp * model.read_ffn(batch, run.ep)
     read_s = batch * seen * model.cached_width(run.tp) * kv_item_bytes / device.memory_bytes_s
     product_s = batch * seen * 2 * (model.query_width + model.value_width) / run.tp / device.flops_s(run.dtype)
     return products + amounts(
@@ -149,6 +150,7 @@ def _decode_layer(run: Execution, model: Architecture, batch: float, context: fl
             **({OpClass.KV_READ: read_s} if read_s > product_s else {OpClass.ATTENTION: product_s}),
             OpClass.ELEMENTWISE: batch * run.item_bytes * model.elementwise(run.tp, 1) / device.memory_bytes_s,
             **tp_amounts(run, batch * model.decoder.hidden_size, 2),
+            **expert_amounts(run, model, batch, 1),
         }
     )
 
@@ -165,7 +167,7 @@ def _hop(run: Execution, model: Architecture, tokens: float) -> Amounts:
     """Hidden states to the next pipeline rank."""
     if run.pp == 1:
         return amounts({})
-    link = run.hardware.link(run.tp * run.pp)
+    link = run.hardware.link(run.tp * run.ep * run.pp)
     size = tokens * model.decoder.hidden_size * run.item_bytes / run.hardware.bytes_s(link) + hop_latency_s(run, link)
     return amounts({OpClass.SEND_NODE if link is LinkClass.NODE else OpClass.SEND_NETWORK: size})
 

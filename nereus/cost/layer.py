@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from nereus.spec.attention import kv_elements
 from nereus.spec.decoder import Decoder
-from nereus.spec.weights import rank_parameters
+from nereus.spec.weights import Part, layer_weights, rank_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,12 @@ class Architecture:
     """A decoder as work: what a token goes through."""
 
     decoder: Decoder
+    values: int = 0
+    """Outputs of a small head in place of the language-model head, such as 1 of a critic or a reward model; 0: logits."""
+
+    def head_outputs(self, tp: int) -> float:
+        """Outputs of the head on one TP rank: its part of the vocabulary, or all of a small head, which is not cut."""
+        return self.values or self.decoder.vocab_size / tp
 
     @property
     def mlp_matrices(self) -> int:
@@ -73,13 +79,16 @@ class Architecture:
         chosen = experts.ffn_size * experts.active + experts.shared_ffn_size if experts else 0
         return share * chosen + (1 - share) * self.decoder.ffn_size
 
-    def read_ffn(self, tokens: float) -> float:
-        """Width of the MLP whose weights a batch of this many tokens reads, mean over layers: distinct experts."""
+    def read_ffn(self, tokens: float, ep: int = 1) -> float:
+        """Width of the MLP whose weights a batch of this many tokens reads, mean over layers: distinct experts.
+
+        Under expert parallelism a rank has one in `ep` of them, and the tokens of all EP ranks come to it.
+        """
         experts, share = self.decoder.experts, self.expert_share
         if experts is None:
             return float(self.decoder.ffn_size)
-        missed = float((1 - experts.active / experts.count) ** tokens)
-        read = experts.ffn_size * experts.count * (1 - missed) + experts.shared_ffn_size
+        missed = float((1 - experts.active / experts.count) ** (tokens * ep))
+        read = experts.ffn_size * experts.count / ep * (1 - missed) + experts.shared_ffn_size
         return share * read + (1 - share) * self.decoder.ffn_size
 
     def products(self, tp: int) -> tuple[Product, ...]:
@@ -141,21 +150,41 @@ class Architecture:
         attention = 3 * self.query_width / tp + 3 * self.kv_width(tp)
         return attention + (self.mlp_matrices + 1 if self.decoder.gated else 2) * self.active_ffn / tp
 
-    def layer_parameters(self, tp: int) -> float:
-        """Parameters of one layer on one rank, mean over layers; experts are shared out over the TP ranks."""
-        return _layer_parameters(self.decoder, tp)
+    def layer_parameters(self, tp: int, ep: int = 1) -> float:
+        """Parameters of one layer on one rank, mean over layers; TP ranks have slices of experts, EP ranks some whole."""
+        return _layer_parameters(self.decoder, tp, ep)
+
+    def expert_parameters(self, tp: int, ep: int = 1) -> float:
+        """Those of them that are of routed experts."""
+        return _expert_parameters(self.decoder, tp, ep)
+
+    @property
+    def routed_width(self) -> float:
+        """Elements that one token sends to its experts, mean over layers; they send as many back."""
+        experts = self.decoder.experts
+        return self.expert_share * experts.active * self.decoder.hidden_size if experts else 0.0
 
     def end_parameters(self, tp: int) -> float:
-        """Parameters of the embedding, or of the head, on one rank."""
+        """Parameters of the embedding, or of a language-model head, on one rank."""
         return self.decoder.hidden_size * self.decoder.vocab_size / tp
+
+    def head_parameters(self, tp: int) -> float:
+        """Parameters of the head on one rank, a tied one counted too."""
+        return self.decoder.hidden_size * self.head_outputs(tp)
 
     @property
     def head_layers(self) -> float:
         """What the head costs, in layers."""
         layer = sum(product.inner * product.outer for product in self.products(1))
-        return self.end_parameters(1) / layer
+        return self.head_parameters(1) / layer
 
 
 @lru_cache(maxsize=1024)
-def _layer_parameters(decoder: Decoder, tp: int) -> float:
-    return rank_parameters(decoder, range(decoder.num_layers), first=False, last=False, tp=tp) / decoder.num_layers
+def _layer_parameters(decoder: Decoder, tp: int, ep: int) -> float:
+    return rank_parameters(decoder, range(decoder.num_layers), first=False, last=False, tp=tp, ep=ep) / decoder.num_layers
+
+
+@lru_cache(maxsize=1024)
+def _expert_parameters(decoder: Decoder, tp: int, ep: int) -> float:
+    layers = (layer_weights(decoder, layer) for layer in range(decoder.num_layers))
+    return sum(w.share(tp, ep) for weights in layers for w in weights if w.part is Part.EXPERTS) / decoder.num_layers

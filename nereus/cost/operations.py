@@ -48,6 +48,9 @@ class OpClass(StrEnum):
     SCATTER_NODE = "scatter_node"
     """Bytes of ZeRO-1's reduce-scatter of gradients and all-gather of parameters."""
     SCATTER_NETWORK = "scatter_network"
+    EXPERTS_NODE = "experts_node"
+    """All-to-alls that carry tokens to experts and back under expert parallelism, inside a node."""
+    EXPERTS_NETWORK = "experts_network"
     OPTIMIZER = "optimizer"
     """The optimizer step, by bytes."""
     STEP = "step"
@@ -60,6 +63,8 @@ class OpClass(StrEnum):
     """Launches of a token step: a floor, lower than training's where steps are captured in graphs."""
     SEQUENCE = "sequence"
     """What an engine does per sequence and token step whatever the TP degree: scheduling, sampling, detokenising."""
+    OFFLOAD = "offload"
+    """Bytes between a device and the memory of its node's host."""
     HOST = "host"
     """Processing of responses on the CPU; its amount is a measured number of seconds."""
     STALL = "stall"
@@ -90,6 +95,7 @@ DATASHEET = frozenset(
 LINKS = frozenset(
     (OpClass.TP_NODE, OpClass.TP_NETWORK, OpClass.SEND_NODE, OpClass.SEND_NETWORK)
     + (OpClass.REDUCE_NODE, OpClass.REDUCE_NETWORK, OpClass.SCATTER_NODE, OpClass.SCATTER_NETWORK)
+    + (OpClass.EXPERTS_NODE, OpClass.EXPERTS_NETWORK)
 )
 """Classes of messages: what hides behind computation seems faster than the link is."""
 
@@ -98,7 +104,7 @@ COMPUTE = frozenset(
 )
 """Classes that a device of another speed scales together; messages and measured seconds do not follow it."""
 
-MOST = {**dict.fromkeys(DATASHEET, 1.0), **dict.fromkeys(LINKS, 2.0)}
+MOST = {**dict.fromkeys(DATASHEET, 1.0), **dict.fromkeys(LINKS, 2.0), OpClass.OFFLOAD: 1.0}
 """The largest efficiency that a fit may find. Nominal classes have no bound."""
 
 CALL_S = 5e-6

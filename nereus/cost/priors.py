@@ -19,7 +19,9 @@ CARRIED = 0.25
 """Least spread of a shipped figure: what the same class differed by between the public clusters it was fitted on."""
 
 
-NETWORK = frozenset((OpClass.TP_NETWORK, OpClass.SEND_NETWORK, OpClass.REDUCE_NETWORK, OpClass.SCATTER_NETWORK))
+NETWORK = frozenset(
+    (OpClass.TP_NETWORK, OpClass.SEND_NETWORK, OpClass.REDUCE_NETWORK, OpClass.SCATTER_NETWORK) + (OpClass.EXPERTS_NETWORK,)
+)
 """Classes that depend on a cluster more than on its devices."""
 
 

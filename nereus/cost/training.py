@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nereus.cost.execution import Execution, Recompute
+from nereus.cost.execution import Execution, Offload, Recompute
 from nereus.cost.layer import Architecture
 from nereus.cost.operations import CALL_S, FORWARD_CALLS, STALL_S, Amounts, OpClass, amounts
 from nereus.cost.pipeline import balanced_split, even_split
 from nereus.cost.volume import Phase, Workload, nothing
-from nereus.spec.hardware import LinkClass
+from nereus.spec.hardware import LATENCY_S, LinkClass
 
 BACKWARD = 2
 """Forwards that a backward is worth, in products, attention and bytes."""
@@ -24,6 +24,10 @@ LOGIT_BYTES = 20
 
 OPTIMIZER_BYTES = 30
 """Bytes that AdamW reads and writes per parameter it updates: master, two moments, gradient and parameter."""
+
+OFFLOADED_BYTES = 24
+"""Bytes over the link to the host per parameter whose optimizer state is kept there: a float32 master and two float32
+moments, to the device and back. The step itself is the device's."""
 
 GRADIENT_PASS_BYTES = 6
 """Bytes per parameter of the passes over all gradients: the norm, and setting them to zero."""
@@ -36,6 +40,7 @@ _TP = {
     LinkClass.NODE: (OpClass.TP_NODE, OpClass.TP_LATENCY_NODE),
     LinkClass.NETWORK: (OpClass.TP_NETWORK, OpClass.TP_LATENCY_NETWORK),
 }
+_EXPERTS = {LinkClass.NODE: OpClass.EXPERTS_NODE, LinkClass.NETWORK: OpClass.EXPERTS_NETWORK}
 _SEND = {LinkClass.NODE: OpClass.SEND_NODE, LinkClass.NETWORK: OpClass.SEND_NETWORK}
 _REDUCE = {LinkClass.NODE: OpClass.REDUCE_NODE, LinkClass.NETWORK: OpClass.REDUCE_NETWORK}
 _SCATTER = {LinkClass.NODE: OpClass.SCATTER_NODE, LinkClass.NETWORK: OpClass.SCATTER_NETWORK}
@@ -62,6 +67,9 @@ def inference_workload(run: Execution, model: Architecture) -> Workload:
     """Forward passes over whole sequences: log-probabilities, values or rewards."""
     phase = _phase(run, model, passes=1, forwards=1, collectives=1)
     serial = amounts({OpClass.STEP: run.regime.step_s})
+    if run.offload is Offload.PARAMETERS:
+        moved = rank_weight_bytes(run, model, fullest_rank(run, model))
+        serial += amounts({OpClass.OFFLOAD: moved / run.hardware.accelerator.host_bytes_s})
     return Workload(phases=(phase,), serial=serial, sharpness=run.regime.sharpness)
 
 
@@ -80,18 +88,35 @@ def paces(run: Execution, model: Architecture) -> tuple[int, ...]:
 
 def rank_parameters(run: Execution, model: Architecture, rank: int) -> float:
     """Parameters of one pipeline rank's devices; a tied head counts on the last rank too where that is another one."""
-    return split_layers(run, model)[rank] * model.layer_parameters(run.tp) + _ends(run, model, rank)
+    layers = split_layers(run, model)[rank] * model.layer_parameters(run.tp, run.ep)
+    return layers + _end_parameters(run, model, rank)
 
 
 def rank_weight_bytes(run: Execution, model: Architecture, rank: int) -> float:
     """Bytes of the weights of a pipeline rank that only computes: a quantised checkpoint leaves embedding and head as is."""
-    layers = split_layers(run, model)[rank] * model.layer_parameters(run.tp)
-    return layers * run.weight_bytes + _ends(run, model, rank) * run.item_bytes
+    layers = split_layers(run, model)[rank] * model.layer_parameters(run.tp, run.ep)
+    return layers * run.weight_bytes + _end_parameters(run, model, rank) * run.item_bytes
 
 
-def _ends(run: Execution, model: Architecture, rank: int) -> float:
-    ends = (rank == 0) + (rank == run.pp - 1) * (run.pp > 1 or not model.decoder.tied)
-    return ends * model.end_parameters(run.tp)
+def _end_parameters(run: Execution, model: Architecture, rank: int) -> float:
+    has_head = rank == run.pp - 1 and (run.pp > 1 or not model.decoder.tied or model.values > 0)
+    return (rank == 0) * model.end_parameters(run.tp) + has_head * model.head_parameters(run.tp)
+
+
+def fullest_rank(run: Execution, model: Architecture) -> int:
+    """The pipeline rank with the most parameters: the first has the embedding and most layers, the last the head."""
+    return max((0, run.pp - 1), key=lambda rank: rank_parameters(run, model, rank))
+
+
+def rank_expert_parameters(run: Execution, model: Architecture, rank: int) -> float:
+    """Those of them that are of routed experts."""
+    return split_layers(run, model)[rank] * model.expert_parameters(run.tp, run.ep) if model.decoder.experts else 0.0
+
+
+def updated_parameters(run: Execution, model: Architecture, rank: int) -> float:
+    """Parameters whose optimizer state one device has: under ZeRO-1 a share, of experts one of their own replicas."""
+    parameters, experts = rank_parameters(run, model, rank), rank_expert_parameters(run, model, rank)
+    return (parameters - experts) / run.shares + experts / run.dp if run.zero1 else parameters
 
 
 def layer_amounts(run: Execution, model: Architecture, tokens: float, *, forwards: float, collectives: float) -> Amounts:
@@ -108,7 +133,23 @@ def layer_amounts(run: Execution, model: Architecture, tokens: float, *, forward
     products = amounts({})
     for product in model.products(run.tp):
         products += product_amounts(run, tokens, product.inner, product.outer)
-    return forwards * products + amounts({**found, **tp_amounts(run, tokens * model.decoder.hidden_size, 2 * collectives)})
+    messages = {**tp_amounts(run, tokens * model.decoder.hidden_size, 2 * collectives)}
+    messages |= expert_amounts(run, model, tokens, collectives)
+    return forwards * products + amounts({**found, **messages})
+
+
+def expert_amounts(run: Execution, model: Architecture, tokens: float, directions: float) -> Mapping[OpClass, float]:
+    """All-to-alls of one layer over the EP group, two per direction: tokens to their experts, and results back.
+
+    Tokens are taken to spread evenly over experts. Where the group is larger than a node, all of it is priced at the
+    network's rate.
+    """
+    if run.ep == 1:
+        return {}
+    link = run.hardware.link(run.tp * run.ep)
+    crossing = (run.ep - 1) / run.ep * tokens * model.routed_width * run.item_bytes / run.norm_shards
+    latency = model.expert_share * (run.ep - 1) * LATENCY_S[link]
+    return {_EXPERTS[link]: 2 * directions * (crossing / run.hardware.bytes_s(link) + latency)}
 
 
 def product_amounts(run: Execution, tokens: float, inner: float, outer: float) -> Amounts:
@@ -145,11 +186,11 @@ def end_amounts(run: Execution, model: Architecture, tokens: float, directions: 
 
 
 def head_amounts(run: Execution, model: Architecture, tokens: float, *, trains: bool) -> Amounts:
-    """Logits of these tokens, and the loss on them."""
-    forwards = 1 + BACKWARD * trains
-    logits = tokens * model.decoder.vocab_size / run.tp
+    """Logits or values of these tokens, and the loss on them."""
+    forwards, outputs = 1 + BACKWARD * trains, model.head_outputs(run.tp)
+    logits = tokens * outputs
     touched = LOGIT_BYTES if trains else LOGIT_BYTES / 2
-    products = product_amounts(run, tokens, model.decoder.hidden_size, model.decoder.vocab_size / run.tp)
+    products = product_amounts(run, tokens, model.decoder.hidden_size, outputs)
     return forwards * products + amounts({OpClass.ELEMENTWISE: logits * touched / run.hardware.accelerator.memory_bytes_s})
 
 
@@ -187,26 +228,40 @@ def hop_latency_s(run: Execution, link: LinkClass) -> float:
 
 def _sync(run: Execution, model: Architecture) -> Amounts:
     """Gradients over the replicas; those of a group in one node share all of its ways out of the node."""
-    if run.dp == 1:
+    if run.shares == 1:
+        return nothing()
+    rank = fullest_rank(run, model)
+    experts = rank_expert_parameters(run, model, rank)
+    dense = rank_parameters(run, model, rank) - experts
+    return _reduced(run, dense, run.shares, run.replicas_per_node) + _reduced(
+        run, experts, run.dp, run.expert_replicas_per_node
+    )
+
+
+def _reduced(run: Execution, parameters: float, members: int, members_per_node: int) -> Amounts:
+    """Gradients of so many parameters over a group, and under ZeRO-1 the parameters back."""
+    if members == 1 or not parameters:
         return nothing()
     link = run.hardware.link(run.replica_span)
-    rate = run.hardware.bytes_s(link) * (run.replicas_per_node if link is LinkClass.NETWORK else 1)
-    parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
-    gradient, crossing = run.regime.gradient_bytes, (run.dp - 1) / run.dp
+    rate = run.hardware.bytes_s(link) * (members_per_node if link is LinkClass.NETWORK else 1)
+    gradient, crossing = run.regime.gradient_bytes, (members - 1) / members
     # Latencies of ring steps vanish beside the bytes of gradients; those of a slow transport were measured.
-    latency = run.reduce_latency_s(run.dp, link) if run.regime.reduce_latency_s else 0.0
+    latency = run.reduce_latency_s(members, link) if run.regime.reduce_latency_s else 0.0
     if run.zero1:
         return amounts({_SCATTER[link]: crossing * parameters * (gradient + run.item_bytes) / rate + latency})
     return amounts({_REDUCE[link]: 2 * crossing * parameters * gradient / rate + latency})
 
 
 def _optimizer(run: Execution, model: Architecture) -> Amounts:
-    parameters = max(rank_parameters(run, model, rank) for rank in range(run.pp))
-    touched = OPTIMIZER_BYTES / (run.dp if run.zero1 else 1) + GRADIENT_PASS_BYTES
+    rank = fullest_rank(run, model)
+    parameters, updated = rank_parameters(run, model, rank), updated_parameters(run, model, rank)
+    touched = updated * OPTIMIZER_BYTES + parameters * GRADIENT_PASS_BYTES
+    moved = updated * OFFLOADED_BYTES if run.offload is Offload.OPTIMIZER else 0.0
     calls = run.regime.optimizer_calls * max(split_layers(run, model)) * FORWARD_CALLS
     return amounts(
         {
-            OpClass.OPTIMIZER: parameters * touched / run.hardware.accelerator.memory_bytes_s,
+            OpClass.OPTIMIZER: touched / run.hardware.accelerator.memory_bytes_s,
+            OpClass.OFFLOAD: moved / run.hardware.accelerator.host_bytes_s,
             OpClass.DISPATCH: calls * CALL_S,
         }
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import floor
 
-from nereus.planner.outlined import PlannedStep
+from nereus.planner.posed import PlannedStep
 from nereus.planner.rules import Rules
 from nereus.spec.outline import Outline
 from nereus.spec.stages import ACTOR_GENERATION

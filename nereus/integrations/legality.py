@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nereus.planner.accelerators import Option, Pricer
+from nereus.planner.accelerators import Pricer
+from nereus.planner.options import Option
 from nereus.planner.rules import Rule
 from nereus.spec.outline import Outline
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE

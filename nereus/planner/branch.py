@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from nereus.planner.budget import Budget
 from nereus.planner.certificate import Needs, may_fit
@@ -39,10 +40,7 @@ class Tree:
         self.placing = Placing(problem, rows, report)
         self.twins = pairs_of_twins
         self.latency_aside = [LatencyAside(problem, i, rows) for i in range(len(rows))] if best.top == 1 else None
-        self.least = [
-            (table.num_devices.min(), table.resident_bytes.min(), table.active_bytes.min(), table.quantum.min())
-            for table in rows
-        ]
+        self.least = [tuple(column.min() for column in _needed(table)) for table in rows]
 
     def search(self, overlap: OverlapSet) -> None:
         """Look for all wanted plans of one overlap set."""
@@ -118,20 +116,24 @@ class Tree:
         """What decided holders need, and undecided ones at least; and their kinds, -1 where that is open."""
         shape = (len(self.rows), count)
         devices, quantum, kinds = np.empty(shape, np.int64), np.empty(shape, np.int64), np.full(shape, -1)
-        resident, active = np.empty(shape), np.empty(shape)
+        resident, active, host = np.empty(shape), np.empty(shape), np.empty(shape)
         for i, table in enumerate(self.rows):
+            needed: Sequence[npt.ArrayLike] = self.least[i]
             if i in columns:
-                at = columns[i]
-                devices[i], resident[i] = table.num_devices[at], table.resident_bytes[at]
-                active[i], quantum[i], kinds[i] = table.active_bytes[at], table.quantum[at], table.kind[at]
-            else:
-                devices[i], resident[i], active[i], quantum[i] = self.least[i]
-        return Needs(devices, resident, active, quantum), kinds
+                needed = [column[columns[i]] for column in _needed(table)]
+                kinds[i] = table.kind[columns[i]]
+            devices[i], resident[i], active[i], quantum[i], host[i] = needed
+        return Needs(devices, resident, active, quantum, host), kinds
 
     def _mirrors(self, overlap: OverlapSet, holder: int, other: int) -> bool:
         """Whether plans with these two swapped are the same plan: then one order of their rows is enough."""
         pair = (min(holder, other), max(holder, other))
         return pair in self.twins and swapped(overlap.shared, *pair) == tuple(sorted(overlap.shared))
+
+
+def _needed(table: Rows) -> tuple[Ints | Floats, ...]:
+    """The columns of a table that decide whether candidates can be placed, in the order of `Needs`."""
+    return table.num_devices, table.resident_bytes, table.active_bytes, table.quantum, table.host_bytes
 
 
 def decision_order(problem: Problem) -> list[int]:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from nereus.planner.kinds import KindBudgets
 from nereus.planner.overlap import OverlapSet, stage_seconds, step_seconds
 from nereus.planner.problem import Bools, Edge, Floats, Ints, Problem, Rows, Stage
 
@@ -46,6 +47,7 @@ class Budget:
         }
         self.bytes = [table.num_devices * table.resident_bytes for table in rows]
         self.least_bytes = [float(column.min()) for column in self.bytes]
+        self.by_kind = KindBudgets(problem, rows) if len(problem.pool.capacity_bytes) > 1 else None
         self.edges = [_EdgeSeconds(edge, rows) for edge in problem.edges]
         self._tables: dict[tuple[Stage, tuple[int, ...]], Floats] = {}
         self._untouched: dict[tuple[int, ...], _Spent] = {}
@@ -108,6 +110,9 @@ class Budget:
         else:
             spent = self._left_for(waiting, left)
         dead, raised = spent
+        if self.by_kind is not None:
+            short, more = self.by_kind.spend(together, decided, grown)
+            dead, raised = dead | short, raised + more
         for holder, stage, floor in raised:
             if holder is None:
                 floors[stage] = np.maximum(floors[stage], floor) if stage in floors else floor

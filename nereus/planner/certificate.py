@@ -4,7 +4,8 @@ A device hosts a pattern, a set of holders that fit its memory together and may 
 
     sum of y * n  <=  sum over nodes of min(devices * heaviest pattern, sum of y * floor(devices / q) * q)
 
-holds for every placement, so a set of candidates that breaks it for some y has none.
+holds for every placement, so a set of candidates that breaks it for some y has none. What is offloaded bounds the devices
+that a node has for a holder, and over all nodes it fits in the memory of the hosts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Needs:
     resident_bytes: Floats
     active_bytes: Floats
     quantum: Ints
+    host_bytes: Floats
 
     def only(self, which: Bools) -> Needs:
         """The holders of one device kind; the others need nothing here. `which` has the shape of the columns."""
@@ -39,6 +41,7 @@ class Needs:
             np.where(which, self.resident_bytes, 0.0),
             np.where(which, self.active_bytes, 0.0),
             np.where(which, self.quantum, 1),
+            np.where(which, self.host_bytes, 0.0),
         )
 
 
@@ -54,17 +57,31 @@ def may_fit_finely(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int) 
 
 def _may_fit(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int, weights: _Weights) -> Bools:
     fits = fitting_patterns(needs, apart, pool.capacity_bytes[kind])
-    sizes = pool.sizes_of_kind[kind]
+    offloads = bool(needs.host_bytes.any())
+    classes = pool.classes_of_kind[kind]
+    sizes = classes if offloads else {(size, 0.0): nodes for size, nodes in pool.sizes_of_kind[kind].items()}
     room = np.zeros((len(weights.values), needs.num_devices.shape[1]))
-    for size, nodes in sizes.items():
+    for (size, host), nodes in sizes.items():
         possible = fits
         if len(sizes) > 1:
             possible = fits & (weights.members @ (needs.quantum > size) == 0)
         # Patterns come first, so that the maximum runs over whole rows.
         heaviest = (weights.loads[:, :, None] * possible[:, None, :]).max(0)
-        whole = weights.values @ (size // needs.quantum * needs.quantum).astype(np.float64)
+        most = _room(size, host, needs) if offloads else size
+        whole = weights.values @ (most // needs.quantum * needs.quantum).astype(np.float64)
         room += nodes * np.minimum(size * heaviest.astype(np.float64), whole)
-    return np.asarray((weights.values @ needs.num_devices.astype(np.float64) <= room).all(0))
+    enough = (weights.values @ needs.num_devices.astype(np.float64) <= room).all(0)
+    if offloads:
+        enough &= (needs.num_devices * needs.host_bytes).sum(0) <= pool.host_of_kind[kind]
+    return np.asarray(enough)
+
+
+def _room(size: int, host_bytes: float, needs: Needs) -> Ints:
+    """(holders, combinations) Devices of one node that a holder can have by what it offloads."""
+    most = np.full(needs.num_devices.shape, size)
+    held = needs.host_bytes > 0
+    most[held] = np.minimum(size, host_bytes // needs.host_bytes[held])
+    return most
 
 
 def fitting_patterns(needs: Needs, apart: frozenset[Pair], capacity: float) -> Bools:

@@ -1,8 +1,10 @@
 """Why not another plan: what is in the way of each holder's faster candidates, and where runners-up lose their time.
 
 memory    on the devices that are left it doesn't fit beside the others
+host      what it offloads doesn't fit in the memory of the hosts
 budget    there are not enough devices for what must run at the same time, so something would have to wait
 latency   it fits, and the step takes longer
+pinned    the outline settles it (pinned.py)
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ class Why(StrEnum):
     """What a plan lost by."""
 
     MEMORY = "memory"
+    HOST = "host"
     BUDGET = "budget"
     LATENCY = "latency"
+    PINNED = "pinned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Reason:
     holder: str
     """In which it differs the most."""
     row: int
-    """Its candidate there, in the holder's table."""
+    """Its candidate there, in the holder's table; -1 for no one in particular."""
     code: Why
     seconds: float
     """What the alternative loses in a step (latency), or would save if nothing were in its way."""
@@ -81,7 +85,7 @@ def _in_the_way(problem: Problem, best: Solution, holder: int, row: int) -> Reas
     fixed = [t.rows.take(t.rows.index == chosen) for t, chosen in zip(problem.holders, rows, strict=True)]
     name, pool = problem.holders[holder].name, problem.pool
     own = fixed[holder]
-    without_limits = _step_seconds(problem, fixed, Pool(pool.nodes, (UNLIMITED_BYTES,) * len(pool.capacity_bytes)))
+    without_limits = _step_seconds(problem, fixed, _unlimited(pool, hosts=True))
     ideal = _ideal_seconds(problem, fixed)
     if ideal >= best.step_seconds:
         return None
@@ -91,6 +95,10 @@ def _in_the_way(problem: Problem, best: Solution, holder: int, row: int) -> Reas
         needed = int(sum(table.num_devices[0] for table in fixed))
         sentence = f"the pool has {pool.num_devices} devices, and all model-stages side by side need {needed}"
         return Reason(name, row, Why.BUDGET, saved, faster + sentence)
+    if own.host_bytes[0] and _step_seconds(problem, fixed, _unlimited(pool, hosts=False)) >= best.step_seconds:
+        size = own.host_bytes[0] * own.num_devices[0] / 1e9
+        sentence = f"it offloads {size:.3g} GB, for which the memory of the hosts is too small"
+        return Reason(name, row, Why.HOST, saved, faster + sentence)
     full, capacity = own.resident_bytes[0] + own.active_bytes[0], pool.capacity_bytes[int(own.kind[0])]
     beside = "alone" if full > capacity else "beside the others"
     sentence = f"it needs {full / 1e9:.3g} GB of {capacity / 1e9:.3g} GB on each device and doesn't fit {beside}"
@@ -104,13 +112,19 @@ def _step_seconds(problem: Problem, fixed: Sequence[Rows], pool: Pool) -> float:
     return found[0].step_seconds if found else float("inf")
 
 
+def _unlimited(pool: Pool, *, hosts: bool) -> Pool:
+    """The pool with devices, or hosts too, that memory does not bound."""
+    nodes = tuple(replace(node, host_bytes=UNLIMITED_BYTES) for node in pool.nodes) if hosts else pool.nodes
+    return Pool(nodes, (UNLIMITED_BYTES,) * len(pool.capacity_bytes))
+
+
 def _ideal_seconds(problem: Problem, fixed: Sequence[Rows]) -> float:
     """L_step of fixed rows if every holder had devices of its own."""
     sizes, kinds = [], []
     for rows in fixed:
         sizes.append(int(rows.num_devices[0]))
         kinds.append(int(rows.kind[0]))
-    roomy = Pool.of(sizes, (UNLIMITED_BYTES,) * len(problem.pool.capacity_bytes), kinds)
+    roomy = _unlimited(Pool.of(sizes, (UNLIMITED_BYTES,) * len(problem.pool.capacity_bytes), kinds), hosts=True)
     loose = [replace(rows, quantum=np.ones_like(rows.quantum)) for rows in fixed]
     holders = tuple(replace(t, rows=rows, devices=None) for t, rows in zip(problem.holders, loose, strict=True))
     found, _ = solve(Problem(holders, roomy, problem.edges, problem.asynchronous, problem.overlaps))

@@ -1,7 +1,7 @@
 """The latency-resource frontier of one holder (paper, section 4.2): the candidates that no plan is better without.
 
 A candidate dominates another if it is at least as good in everything that the search looks at: the latency of every role,
-devices, resident and active bytes, placement quantum, within one device kind. One of these left out loses optima.
+devices, resident, active and offloaded bytes, placement quantum, within one device kind. One of these left out loses optima.
 
 Where a weight sync is priced by layout class, a slower candidate with a cheaper sync may still dominate, and a faster one
 with a dearer sync does only if its latency counts in full:   sum over roles of max(0, slower by) + dearer by <= 0
@@ -27,6 +27,7 @@ def fitting(rows: Rows, pool: Pool) -> Bools:
         & (rows.resident_bytes + rows.active_bytes <= capacity[rows.kind])
         & (rows.quantum <= pool.largest_node[rows.kind])
         & (rows.num_devices % rows.quantum == 0)
+        & (rows.num_devices * rows.host_bytes <= pool.host_of_kind[rows.kind])
     )
 
 
@@ -61,12 +62,13 @@ class Dominance:
         if self.in_full:
             self.seconds = rows.seconds.sum(0, keepdims=True)
         self.dearer = dearer
+        self.columns = ("resident_bytes", "active_bytes", "quantum", *(("host_bytes",) if rows.host_bytes.any() else ()))
 
     def over(self, better: Ints, worse: Ints) -> Bools:
         """(better, worse) Whether a row dominates another; of equal rows the earlier one dominates."""
         rows, a, b = self.rows, better[:, None], worse[None, :]
         holds = rows.num_devices[a] <= rows.num_devices[b]
-        for column in (rows.resident_bytes, rows.active_bytes, rows.quantum):
+        for column in (getattr(rows, name) for name in self.columns):
             holds &= column[a] <= column[b]
         if len(rows) and rows.kind.any():
             holds &= rows.kind[a] == rows.kind[b]
@@ -96,7 +98,7 @@ class Dominance:
 def _best_first(rows: Rows) -> Ints:
     """An order in which no row is dominated by a later one, except by an equal or, on an edge, a slower one."""
     total = rows.seconds.sum(0)
-    keys = (rows.index, rows.quantum, rows.active_bytes, rows.resident_bytes, rows.num_devices, total)
+    keys = (rows.index, rows.host_bytes, rows.quantum, rows.active_bytes, rows.resident_bytes, rows.num_devices, total)
     return np.lexsort(keys)
 
 

@@ -22,11 +22,15 @@ from nereus.cost.step import RECENCY, WINDOW
 from nereus.cost.volume import Workload
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.layout.layout import Layout
-from nereus.planner.accelerators import Option, Pricer
-from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.accelerators import Pricer
+from nereus.planner.options import Option
+from nereus.planner.outlined import OutlinePlanner
+from nereus.planner.posed import PlannedStep
 from nereus.planner.pricing import Devices, Lengths, Target
+from nereus.planner.rules import NOT_YET, Rules
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Nodes, Outline
+from nereus.spec.pins import Pin
 
 UNMEASURED_SCALE = 1.1
 """Of peaks before one was measured: a tenth more than counted, which is how far counts are off for a kind that is new
@@ -35,6 +39,9 @@ UNMEASURED_SCALE = 1.1
 SCALE_WEIGHT = 0.005
 """Weight of a peak that was lower than the ones before: 140 steps halfway back. Faster, and a job would go back and forth
 between a plan that is fuller than counted and one that is not."""
+
+ADAPTABLE = Rules(NOT_YET)
+"""What a plan of a job that adapts keeps: no stage plan says more."""
 
 GRID = 0.01
 """Of the logs of lengths: a tenth of the headroom in the part of memory that grows with them."""
@@ -102,15 +109,16 @@ class OutlinePricing:
         if (pool.ids, at) not in self.planners:
             nodes = self._nodes(pool, self.memory_scale)
             self.planners[pool.ids, at] = OutlinePlanner(
-                outline=self._at(at, nodes),
+                outline=self._at(at, nodes).model_copy(update={"pins": self._pins(pool)}),
                 models=self.models,
                 learnt=self._learnt,
+                rules=ADAPTABLE,
                 largest_node=self._largest_node,
                 told=self.told.setdefault(at, {}),
             )
         planner = self.planners[pool.ids, at]
         if like is not None:
-            shapes = {name: (p.layout.tp, p.layout.pp, p.dp) for name, p in like.stages.items()}
+            shapes = {name: (p.layout.tp, p.layout.pp, p.layout.ep, p.dp) for name, p in like.stages.items()}
             planner = replace(planner, shapes=shapes, tables=planner.priced)
         return tuple(_target(step, self.memory_scale) for step in planner.best(top)[0])
 
@@ -226,8 +234,17 @@ class OutlinePricing:
         found = []
         for (group, size), alike in groupby(there):
             held = {"memory": floor(group.memory_bytes / scale), "count": len(list(alike)), "devices": size}
-            found.append(group.model_copy(update=held))
+            found.append(group.model_copy(update={**held, "host_memory": None}))
         return tuple(found)
+
+    def _pins(self, pool: Devices) -> dict[str, Pin]:
+        """The pins with devices counted as in the pool: one that has left is none that a plan can have."""
+        places = {device: place for place, device in enumerate(pool.ids)}
+        found = {}
+        for name, pin in self.outline.pins.items():
+            devices = tuple(places.get(device, len(places) + device) for device in pin.devices or ())
+            found[name] = pin.model_copy(update={"devices": devices}) if devices else pin
+        return found
 
     @cached_property
     def _group_of(self) -> tuple[Nodes, ...]:

@@ -1,6 +1,6 @@
-"""The plans of an outline: its options as rows, the exact search over them, and what each plan comes to.
+"""The plans of an outline: the exact search over its options, why not others, and when a plan runs out of memory.
 
-Outline -> options of every holder (accelerators.py) -> Problem -> solve -> PlannedStep: devices, overlap graph, memory
+Outline -> options of every holder (accelerators.py) that keep pins and rules -> Posed -> solve -> PlannedStep
 """
 
 from __future__ import annotations
@@ -8,47 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
 from math import ceil
 from typing import Any
 
-import numpy as np
-
 from nereus.cost.accelerator import Learnt
-from nereus.cost.overlap import Overlap, Timings, overlap
-from nereus.planner.accelerators import Option, Pricer
-from nereus.planner.explain import Reason, why_not_faster, why_slower
+from nereus.planner.accelerators import Pricer
+from nereus.planner.explain import Reason, why_not_faster
+from nereus.planner.fewest import on_fewest_devices
 from nereus.planner.found import Report, Solution
-from nereus.planner.problem import Edge, Holder, Node, Pool, Problem, Rows, Stage
+from nereus.planner.options import Degrees, Option
+from nereus.planner.pinned import can_lie_on, reasons_of_pins
+from nereus.planner.posed import PlannedStep, Posed, pool_of
+from nereus.planner.problem import Pool, Problem
 from nereus.planner.rules import FREE, Rules, Tables
 from nereus.planner.solve import solve
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
-
-STAGES = {"generation": Stage.GENERATION, "inference": Stage.INFERENCE, "training": Stage.TRAINING}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStep:
-    """One plan of an outline."""
-
-    options: Mapping[str, Option]
-    """By holder."""
-    devices: Mapping[str, tuple[int, ...]]
-    """R_M of each holder, numbered node by node."""
-    overlap: Overlap
-    """The critical path of the step, with every model-stage's seconds."""
-    seconds: float
-    """L_step."""
-    peak_bytes: Mapping[int, float]
-    """Of the fullest device of each kind: all that stays on it, and the most active holder's."""
-    lost: str = ""
-    """Why it is not the best: one sentence; empty for the best."""
-
-    @property
-    def num_devices(self) -> int:
-        """Devices that it uses."""
-        return len({device for devices in self.devices.values() for device in devices})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,56 +37,62 @@ class OutlinePlanner:
     """Plan for the first so many devices of the pool; None: for all."""
     rules: Rules = FREE
     """Of the framework that is to run the plan."""
-    shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    """Holders of which only this tp, pp and dp are looked at, with any micro-batch and recomputation."""
+    shapes: Mapping[str, Degrees] = field(default_factory=dict)
+    """Holders of which only these degrees are looked at, with any micro-batch and recomputation."""
     largest_node: int = 0
     """Devices between which the fast links run; 0: as many as the largest node of a kind has."""
     told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What pricers of this outline at these lengths have told before; see Pricer."""
+    """What pricers of this outline at these lengths have told before; see Prices."""
     tables: Tables = ()
-    """Options that another planner has priced, for the same outline and devices; none: they are priced here."""
+    """Options that another planner has priced for the same outline and devices: no others are tried. None: priced here."""
+    across: bool = False
+    """Whether TP over several nodes is offered to every holder; else where nothing else fits."""
 
     @cached_property
     def pricer(self) -> Pricer:
         """The options on the devices that are planned for."""
-        return Pricer(self._cut, self.models, self.learnt, self.largest_node, self.told)
+        return Pricer(self._cut, self.models, self.learnt, self.largest_node, self.told, self.across)
 
     @cached_property
     def priced(self) -> Tables:
-        """All options of every holder that fit on a device, in the workflow's order."""
-        return self.tables or tuple(self.pricer.options(holder) for holder in self.outline.workflow.holders)
+        """All options of every holder that fit on a device and agree with its pin, in the workflow's order."""
+        return self.tables or tuple(self._priced(holder) for holder in self.outline.workflow.holders)
+
+    def _priced(self, holder: str) -> tuple[Option, ...]:
+        options, devices = self.pricer.options(holder), self.outline.pin(holder).devices
+        if devices is None:
+            return options
+        return tuple(option for option in options if can_lie_on(self._pool, devices, option.kind, option.quantum))
 
     @cached_property
     def options(self) -> Tables:
         """Those that keep the rules."""
-        return tuple(tuple(o for o in table if self._may_run(o)) for table in self.priced)
+        return tuple(self._kept(table) for table in self.priced)
+
+    def _kept(self, table: Sequence[Option]) -> tuple[Option, ...]:
+        return tuple(option for option in table if self._may_run(option))
 
     def _may_run(self, option: Option) -> bool:
-        shape = option.run.tp, option.run.pp, option.run.dp
-        return self.shapes.get(option.holder, shape) == shape and self.rules.allow(option, self.pricer)
+        wanted = self.shapes.get(option.holder, option.degrees)
+        return wanted == option.degrees and self.rules.allow(option, self.pricer)
 
     @cached_property
+    def _posed(self) -> Posed:
+        return Posed(self.pricer, self.options)
+
+    @property
     def problem(self) -> Problem:
         """Eq. (1) with the outline's numbers."""
-        return self._problem(self.options)
-
-    def _problem(self, tables: Tables) -> Problem:
-        workflow, classes = self.outline.workflow, self._classes
-        holders = tuple(
-            Holder(holder, self._stages(holder), self._rows(holder, table, classes))
-            for holder, table in zip(workflow.holders, tables, strict=True)
-        )
-        edges = tuple(
-            Edge(at, to, self._sync_seconds(workflow.holders[to], classes))
-            for sync in workflow.syncs
-            for at, to in [(workflow.holders.index(sync.source), workflow.holders.index(sync.target))]
-        )
-        return Problem(holders, self._pool, edges, self.outline.asynchronous)
+        return self._posed.problem
 
     def best(self, top: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[PlannedStep, ...], Report]:
         """The `top` best plans that differ in the shape of some holder, fastest first; none where nothing fits."""
         solutions, report = self._solve(top, clock)
-        return tuple(self._planned(solution, solutions[0]) for solution in solutions), report
+        if not solutions:
+            return ((), report) if self._last_resort is None else self._last_resort.best(top, clock)
+        first = on_fewest_devices(self._agreed(solutions[0]), solutions[0])
+        solutions = (first, *(solution for solution in solutions[1:] if solution.shape != first.shape))
+        return tuple(self._posed.planned(solution, first) for solution in solutions), report
 
     def _solve(self, top: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[Solution, ...], Report]:
         """The best over all ways to settle what holders share."""
@@ -122,32 +103,69 @@ class OutlinePlanner:
             report = report.with_part(part)
         return found, report
 
+    def _agreed(self, solution: Solution) -> Problem:
+        """The problem with the shared settings that a solution has."""
+        ways = self.rules.agreements(self.options)
+        held = next(rows for rows in ways if all(row in own for row, own in zip(solution.rows, rows, strict=True)))
+        return self.problem.narrowed(held)
+
+    @cached_property
+    def _last_resort(self) -> OutlinePlanner | None:
+        """Where no plan fits: the same search with TP over several nodes for every holder; None where that is this one."""
+        is_last = self.across or self.tables or len(self._pool.nodes) == 1
+        return None if is_last else replace(self, across=True)
+
+    @cached_property
+    def able(self) -> OutlinePlanner:
+        """This planner, or where it has no plan its last resort."""
+        return self if self._last_resort is None or self._solve(1)[0] else self._last_resort
+
     def reasons(self) -> tuple[Reason, ...]:
         """What keeps each holder's fastest option out of the best plan."""
-        solutions, _ = self._solve(1)
-        return why_not_faster(self.problem, solutions[0]) if solutions else ()
+        able = self.able
+        solutions, _ = able._solve(1)
+        if not solutions:
+            return ()
+        pins = reasons_of_pins(self.outline, solutions[0].step_seconds, self._fastest)
+        return (*why_not_faster(able.problem, solutions[0]), *pins)
+
+    def _fastest(self, outline: Outline) -> float | None:
+        """L_step of the best plan of another outline; None without any."""
+        plans, _ = self._of(outline).best(1)
+        return plans[0].seconds if plans else None
+
+    def _of(self, outline: Outline) -> OutlinePlanner:
+        """The same of an outline with other pins."""
+        return replace(self, outline=outline, tables=())
 
     def without_rules(self, plan: PlannedStep) -> tuple[float, tuple[str, ...]]:
         """L_step of the best plan that no rule binds, and the rules that it breaks; () if none costs time."""
-        (free, *_), _ = solve(self._problem(self.priced))
-        chosen = {holder: table[row] for holder, table, row in zip(plan.options, self.priced, free.rows, strict=True)}
-        broken = self.rules.broken(chosen, self.pricer)
+        able = self.able
+        (free, *_), _ = solve(Posed(able.pricer, able.priced).problem)
+        chosen = {holder: table[row] for holder, table, row in zip(plan.options, able.priced, free.rows, strict=True)}
+        broken = self.rules.broken(chosen, able.pricer)
         return (free.step_seconds, broken) if broken and free.step_seconds < plan.seconds else (plan.seconds, ())
 
     def without_option(self) -> Mapping[str, str]:
         """The holders that cannot run at all, and why."""
-        found = {}
-        for holder, table, priced in zip(self.outline.workflow.holders, self.options, self.priced, strict=True):
-            if table:
-                continue
-            if not self.pricer.can_be_cut(holder):
-                found[holder] = "no DP degree and micro-batch divides its sequences; change micro_batches or the batch"
-            elif priced:
-                rules = "; ".join(self.rules.in_the_way(priced, self.pricer))
-                found[holder] = f"no layout of it that fits in memory keeps the rules: {rules}"
-            else:
-                found[holder] = "it fits in the memory of no device in any layout"
-        return found
+        tables = zip(self.outline.workflow.holders, self.options, self.priced, strict=True)
+        return {holder: self._why_none(holder, priced) for holder, table, priced in tables if not table}
+
+    def _why_none(self, holder: str, priced: Sequence[Option]) -> str:
+        pin, there = self.outline.pin(holder), self._pool.num_devices
+        if pin.devices is not None and max(pin.devices) >= there:
+            return f"pins.{holder}.devices has {max(pin.devices)}, and the plan is for the first {there}"
+        if pin.settled:
+            pins = {name: other for name, other in self.outline.pins.items() if name != holder}
+            free = self._of(self.outline.model_copy(update={"pins": pins}))
+            if free._kept(free._priced(holder)):
+                return f"no layout of it agrees with pins.{holder} ({pin}) and fits"
+        if not self.pricer.can_be_cut(holder):
+            return "no DP degree and micro-batch divides its sequences; change micro_batches or the batch"
+        if priced:
+            rules = "; ".join(self.rules.in_the_way(priced, self.pricer))
+            return f"no layout of it that fits in memory keeps the rules: {rules}"
+        return "it fits in the memory of no device in any layout"
 
     def runs_out(self, plan: PlannedStep, lengths: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
         """The first (step, mean response) of a growth at which a plan of this outline no longer fits, headroom included.
@@ -197,77 +215,4 @@ class OutlinePlanner:
 
     @cached_property
     def _pool(self) -> Pool:
-        nodes, first = [], 0
-        for group in self.pricer.outline.nodes:
-            kind = self.pricer.kinds.index((group.kind, group.memory_bytes))
-            for _ in range(group.count):
-                nodes.append(Node(tuple(range(first, first + group.devices)), kind))
-                first += group.devices
-        return Pool(tuple(nodes), tuple(self.pricer.usable_bytes(kind) for kind in range(len(self.pricer.kinds))))
-
-    @cached_property
-    def _classes(self) -> dict[tuple[int, int, int], int]:
-        """Layout classes of all holders: kind, tp and pp."""
-        return {key: at for at, key in enumerate(sorted({o.layout for table in self.priced for o in table}))}
-
-    def _stages(self, holder: str) -> tuple[Stage, ...]:
-        workflow = self.outline.workflow
-        return tuple(dict.fromkeys(STAGES[workflow.stage(stage).role] for stage in workflow.roles(holder)))
-
-    def _rows(self, holder: str, table: Sequence[Option], classes: Mapping[tuple[int, int, int], int]) -> Rows:
-        """A table with one row of seconds per stage: what a holder does twice in a stage adds up."""
-        stages, workflow = self._stages(holder), self.outline.workflow
-        seconds = np.zeros((len(stages), len(table)))
-        for column, option in enumerate(table):
-            for stage, taken in option.seconds.items():
-                seconds[stages.index(STAGES[workflow.stage(stage).role]), column] += taken
-        return Rows.of(
-            seconds,
-            [option.num_devices for option in table],
-            [option.resident_bytes for option in table],
-            [option.active_bytes for option in table],
-            [option.run.tp for option in table],
-            [classes[option.layout] for option in table],
-            [option.kind for option in table],
-        )
-
-    def _sync_seconds(
-        self, target: str, classes: Mapping[tuple[int, int, int], int]
-    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """By layout classes of both ends, over the slowest link that lies between the holders."""
-        seconds = np.zeros((len(classes), len(classes)))
-        for (source, row), (to, column) in product(classes.items(), classes.items()):
-            seconds[row, column] = self.pricer.sync_seconds(target, source, to, one_node=len(self._pool.nodes) == 1)
-        return seconds
-
-    def _planned(self, solution: Solution, best: Solution) -> PlannedStep:
-        workflow = self.outline.workflow
-        chosen = {
-            holder: table[row] for holder, table, row in zip(workflow.holders, self.options, solution.rows, strict=True)
-        }
-        devices: dict[str, list[int]] = {holder: [] for holder in workflow.holders}
-        peaks: dict[int, float] = {}
-        for node, state in zip(self._pool.nodes, solution.placement, strict=True):
-            free = iter(node.devices)
-            for pattern, count in state:
-                hosted = [holder for at, holder in enumerate(workflow.holders) if pattern >> at & 1]
-                full = sum(chosen[h].resident_bytes for h in hosted)
-                full += max((chosen[h].active_bytes for h in hosted), default=0.0)
-                peaks[node.kind] = max(peaks.get(node.kind, 0.0), full)
-                for device in (next(free) for _ in range(count)):
-                    for holder in hosted:
-                        devices[holder].append(device)
-        syncs = {}
-        for edge, sync in zip(self.problem.edges, workflow.syncs, strict=True):
-            ends = [self._classes[chosen[end].layout] for end in (sync.source, sync.target)]
-            syncs[sync.source, sync.target] = float(edge.seconds[ends[0], ends[1]])
-        seconds = {stage: taken for option in chosen.values() for stage, taken in option.seconds.items()}
-        placed = {holder: frozenset(held) for holder, held in devices.items()}
-        return PlannedStep(
-            options=chosen,
-            devices={holder: tuple(held) for holder, held in devices.items()},
-            overlap=overlap(workflow, placed, Timings(seconds, syncs)),
-            seconds=solution.step_seconds,
-            peak_bytes=peaks,
-            lost="" if solution is best else why_slower(self.problem, best, solution).sentence,
-        )
+        return pool_of(self.pricer)

@@ -123,5 +123,5 @@ def _equal(problem: Problem, pair: Pair) -> bool:
     one, other = (problem.holders[i] for i in pair)
     if one.stages != other.stages or len(one.rows) != len(other.rows):
         return False
-    columns = ("seconds", "num_devices", "resident_bytes", "active_bytes", "quantum", "kind", "layout")
+    columns = ("seconds", "num_devices", "resident_bytes", "active_bytes", "quantum", "kind", "layout", "host_bytes")
     return all(np.array_equal(getattr(one.rows, name), getattr(other.rows, name)) for name in columns)

@@ -1,36 +1,50 @@
 """The placement of candidates decided exactly, as an integer program over patterns (`scipy.optimize.milp`, HiGHS).
 
 Unknown: for each node, how many devices host each pattern. A holder's devices add up to what its candidate needs, in each
-node to a multiple of its quantum. Exact for pools of few nodes; above, nodes are cut into units of the largest quantum and
-put together, which finds placements and refutes none.
+node to a multiple of its quantum, and what they offload fits on the node's host. Exact for pools of few nodes; above, nodes
+are cut into units of the largest quantum and put together, which finds placements and refutes none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
-from nereus.planner.placement import Item, NodeState, Placement
+from nereus.planner.placement import Item, NodeState, Placement, Site
 from nereus.planner.problem import Floats
+
+_Program: TypeAlias = tuple[Floats, Floats, Floats]
 
 MOST_NODES = 12
 """Nodes that are told apart; the program grows with them, and on larger pools `fill` has found a placement each time."""
 
 
-def relaxation_feasible(items: Sequence[Item], states: Placement, allowed: Sequence[bool]) -> bool:
+def relaxation_feasible(items: Sequence[Item], sites: Sequence[Site], allowed: Sequence[bool]) -> bool:
     """Whether the candidates fit if devices could be cut up and nodes were one: False proves that there is no placement."""
-    patterns = _patterns(items, states, allowed)
-    pools = _pinned_totals(states)
-    return _solve(_program(items, [pools], patterns, quanta=False), whole=False) is not None
+    states = tuple(state for state, _ in sites)
+    patterns, pool = _patterns(items, states, allowed), (_pinned_totals(states), sum(left for _, left in sites))
+    return _solve(_program(items, [pool], patterns, quanta=False), whole=False) is not None
 
 
-def pack(items: Sequence[Item], states: Placement, allowed: Sequence[bool]) -> Placement | None:
+def pack(items: Sequence[Item], sites: Sequence[Site], allowed: Sequence[bool]) -> Placement | None:
     """A placement, or None; for at most `MOST_NODES` nodes None is a proof that there is none."""
+    states = tuple(state for state, _ in sites)
     patterns = _patterns(items, states, allowed)
     if len(states) <= MOST_NODES:
-        return _read(_solve(_program(items, [dict(state) for state in states], patterns, quanta=True)), states, patterns)
-    return _pack_units(items, states, patterns)
+        nodes = [(dict(state), left) for state, left in sites]
+        return _read(_solve(_program(items, nodes, patterns, quanta=True)), states, patterns)
+    found = _pack_units(items, states, patterns)
+    return found if found is not None and _hosts_hold(items, sites, found) else None
+
+
+def _hosts_hold(items: Sequence[Item], sites: Sequence[Site], found: Placement) -> bool:
+    """Whether what a placement offloads fits on every node."""
+    for state, (_, left) in zip(found, sites, strict=True):
+        if sum(count * item.host_bytes for pattern, count in state for item in items if pattern & item.bit) > left:
+            return False
+    return True
 
 
 def _pack_units(items: Sequence[Item], states: Placement, patterns: list[int]) -> Placement | None:
@@ -43,7 +57,7 @@ def _pack_units(items: Sequence[Item], states: Placement, patterns: list[int]) -
         for pattern, count in state:
             totals[pattern] = totals.get(pattern, 0) + count // unit
     counts = [Item(item.bit, item.num_devices // unit, 1) for item in items]
-    solved = _solve(_program(counts, [totals], patterns, quanta=False))
+    solved = _solve(_program(counts, [(totals, 0.0)], patterns, quanta=False))
     if solved is None:
         return None
     left = {pattern: round(x) for pattern, x in zip(patterns, solved, strict=False)}
@@ -84,15 +98,15 @@ def _pinned_totals(states: Placement) -> dict[int, int]:
 
 
 def _program(
-    items: Sequence[Item], nodes: Sequence[dict[int, int]], patterns: list[int], *, quanta: bool
-) -> tuple[Floats, Floats]:
-    """Equations: matrix and right-hand side over (node, pattern) counts, then (node, item) numbers of quanta."""
+    items: Sequence[Item], nodes: Sequence[tuple[dict[int, int], float]], patterns: list[int], *, quanta: bool
+) -> _Program:
+    """Rows over (node, pattern) counts, then (node, item) numbers of quanta: matrix, least and most of each row."""
     bits = sum(item.bit for item in items)
     width = len(patterns)
     columns = len(nodes) * (width + (len(items) if quanta else 0))
-    matrix, right = [], []
-    totals = np.zeros((len(items), columns))
-    for at, node in enumerate(nodes):
+    matrix, right, bounded, most = [], [], [], []
+    totals, offload = np.zeros((len(items), columns)), _offload(items, patterns)
+    for at, (node, left) in enumerate(nodes):
         span = slice(at * width, (at + 1) * width)
         for base in sorted({pattern & ~bits for pattern in patterns}):
             row = np.zeros(columns)
@@ -108,18 +122,31 @@ def _program(
                 row[len(nodes) * width + at * len(items) + number] = -item.quantum
                 matrix.append(row)
                 right.append(0)
-    return np.array([*matrix, *totals]), np.array([*right, *(item.num_devices for item in items)], np.float64)
+        if offload.any():
+            scale = max(left, float(offload.max()))
+            row = np.zeros(columns)
+            row[span] = offload / scale
+            bounded.append(row)
+            most.append(left / scale)
+    equal = np.array([*right, *(item.num_devices for item in items)], np.float64)
+    least = np.concatenate([equal, np.full(len(most), -np.inf)])
+    return np.array([*matrix, *totals, *bounded]), least, np.concatenate([equal, most])
 
 
-def _solve(program: tuple[Floats, Floats], *, whole: bool = True) -> Floats | None:
+def _offload(items: Sequence[Item], patterns: Sequence[int]) -> Floats:
+    """(patterns,) Bytes that one device with a pattern offloads."""
+    return np.array([sum(item.host_bytes for item in items if pattern & item.bit) for pattern in patterns], np.float64)
+
+
+def _solve(program: _Program, *, whole: bool = True) -> Floats | None:
     """Some solution in non-negative (whole) numbers, or None."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # costs a quarter of a second, and is seldom needed
 
-    matrix, right = program
+    matrix, least, most = program
     columns = matrix.shape[1]
     found = milp(
         np.zeros(columns),
-        constraints=LinearConstraint(matrix, right, right),
+        constraints=LinearConstraint(matrix, least, most),
         bounds=Bounds(0, np.inf),
         integrality=np.full(columns, int(whole)),
     )

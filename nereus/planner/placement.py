@@ -1,10 +1,11 @@
 """Where candidates go: for each node, how many devices host each pattern of holders.
 
-Devices of a node are alike, so a node is a list of (pattern, devices), and equal nodes are counted, not listed: no loop is
-over devices. Holders go in one by one, coarse quanta first, filling whole nodes of one state and at most one node partly,
-stacked on the holders that are there or spread away from them. Where this finds nothing, `packing` decides exactly.
+Devices of a node are alike, so a node is a list of (pattern, devices) with what is left of its host's memory, and equal
+nodes are counted, not listed: no loop is over devices. Holders go in one by one, coarse quanta first, filling whole nodes of
+one state and at most one node partly, stacked on the holders that are there or spread away from them. Where this finds
+nothing, `packing` decides exactly.
 
-    {node state: nodes}  --holder-->  {node state: nodes}  -> ...  -> Placement: patterns per node of the pool
+    {site: nodes}  --holder-->  {site: nodes}  -> ...  -> Placement: patterns per node of the pool
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ NodeState: TypeAlias = tuple[tuple[int, int], ...]
 Placement: TypeAlias = tuple[NodeState, ...]
 """A state for every node of a pool, in its order."""
 
-Moves: TypeAlias = tuple[tuple[NodeState, NodeState, int], ...]
-"""Nodes of one state that took another, in order."""
+Site: TypeAlias = tuple[NodeState, float]
+"""A node while it is filled: its state, and the bytes of its host that are left for what is offloaded."""
+
+Moves: TypeAlias = tuple[tuple[Site, Site, int], ...]
+"""Nodes like one site that became like another, in order."""
 
 MOST_STEPS = 400
 """Attempts to put one holder somewhere before the exact method takes over; a plain placement takes one per holder."""
@@ -41,6 +45,8 @@ class Item:
     """1 << holder."""
     num_devices: int
     quantum: int
+    host_bytes: float = 0.0
+    """For each device, on its node's host."""
 
 
 def initial_states(nodes: Sequence[Node], pinned: Mapping[int, Sequence[int]]) -> Placement:
@@ -53,9 +59,9 @@ def initial_states(nodes: Sequence[Node], pinned: Mapping[int, Sequence[int]]) -
 
 
 def fill(
-    items: Sequence[Item], groups: Mapping[NodeState, int], allowed: Sequence[bool], most_steps: int = MOST_STEPS
+    items: Sequence[Item], groups: Mapping[Site, int], allowed: Sequence[bool], most_steps: int = MOST_STEPS
 ) -> Moves | None:
-    """How to put all items into so many nodes of each state, or None if this way of looking found none: no proof.
+    """How to put all items into so many nodes like each site, or None if this way of looking found none: no proof.
 
     `allowed` says by pattern whether one device can host it.
     """
@@ -64,7 +70,7 @@ def fill(
 
 
 def _put_in(
-    items: Sequence[Item], groups: Mapping[NodeState, int], allowed: Sequence[bool], steps: Iterator[int]
+    items: Sequence[Item], groups: Mapping[Site, int], allowed: Sequence[bool], steps: Iterator[int]
 ) -> Moves | None:
     """Depth-first over the ways to put in the first item, then the rest."""
     if not items:
@@ -77,7 +83,7 @@ def _put_in(
         for old, new, nodes in moves:
             grown[old] -= nodes
             grown[new] += nodes
-        after = {state: nodes for state, nodes in sorted(grown.items()) if nodes}
+        after = {site: nodes for site, nodes in sorted(grown.items()) if nodes}
         key = tuple(after.items())
         if key in seen:
             continue
@@ -88,39 +94,46 @@ def _put_in(
     return None
 
 
-def _ways(item: Item, groups: Mapping[NodeState, int], allowed: Sequence[bool]) -> Iterator[Moves]:
+def _ways(item: Item, groups: Mapping[Site, int], allowed: Sequence[bool]) -> Iterator[Moves]:
     """Ways to put an item in: nodes in several orders, on the fullest devices of a node first or on the emptiest."""
-    rooms = {
-        state: sum(count for pattern, count in state if allowed[pattern | item.bit]) // item.quantum * item.quantum
-        for state in groups
-    }
-    usable = [state for state in groups if rooms[state]]
-    if sum(groups[state] * rooms[state] for state in usable) < item.num_devices:
+    rooms = {site: _room(item, site, allowed) for site in groups}
+    usable = [site for site in groups if rooms[site]]
+    if sum(groups[site] * rooms[site] for site in usable) < item.num_devices:
         return
     orders = [
-        sorted(usable, key=lambda state: (-_load(state), rooms[state], state)),
-        sorted(usable, key=lambda state: (_load(state), -rooms[state], state)),
+        sorted(usable, key=lambda site: (-_load(site), rooms[site], site)),
+        sorted(usable, key=lambda site: (_load(site), -rooms[site], site)),
     ]
     if 2 <= len(usable) <= MOST_PERMUTED:
         orders += [list(order) for order in permutations(usable)]
     for stacked in (True, False):
         for order in orders:
             moves, needed = [], item.num_devices
-            for state in order:
-                full = min(groups[state], needed // rooms[state])
-                needed -= full * rooms[state]
-                part = needed // item.quantum * item.quantum if full < groups[state] else 0
+            for site in order:
+                full = min(groups[site], needed // rooms[site])
+                needed -= full * rooms[site]
+                part = needed // item.quantum * item.quantum if full < groups[site] else 0
                 needed -= part
-                for devices, nodes in ((rooms[state], full), (part, 1 if part else 0)):
+                for devices, nodes in ((rooms[site], full), (part, 1 if part else 0)):
                     if nodes:
-                        moves.append((state, _with(state, item.bit, devices, allowed, stacked=stacked), nodes))
+                        moves.append((site, _with(site, item, devices, allowed, stacked=stacked), nodes))
             if not needed:
                 yield tuple(moves)
 
 
-def _with(state: NodeState, bit: int, devices: int, allowed: Sequence[bool], *, stacked: bool) -> NodeState:
+def _room(item: Item, site: Site, allowed: Sequence[bool]) -> int:
+    """Devices of a node that an item can have."""
+    state, left = site
+    room = sum(count for pattern, count in state if allowed[pattern | item.bit])
+    if item.host_bytes:
+        room = min(room, int(left // item.host_bytes))
+    return room // item.quantum * item.quantum
+
+
+def _with(site: Site, item: Item, devices: int, allowed: Sequence[bool], *, stacked: bool) -> Site:
     """A node with one more holder on some of its devices."""
-    sign = -1 if stacked else 1
+    (state, left), bit, sign = site, item.bit, -1 if stacked else 1
+    left -= devices * item.host_bytes
     counts: Counter[int] = Counter(dict(state))
     for pattern, count in sorted(state, key=lambda pair: (sign * pair[0].bit_count(), pair[0])):
         if allowed[pattern | bit]:
@@ -128,22 +141,22 @@ def _with(state: NodeState, bit: int, devices: int, allowed: Sequence[bool], *, 
             devices -= taken
             counts[pattern] -= taken
             counts[pattern | bit] += taken
-    return tuple(sorted((pattern, count) for pattern, count in counts.items() if count))
+    return tuple(sorted((pattern, count) for pattern, count in counts.items() if count)), left
 
 
-def _load(state: NodeState) -> int:
-    return sum(pattern.bit_count() * count for pattern, count in state)
+def _load(site: Site) -> int:
+    return sum(pattern.bit_count() * count for pattern, count in site[0])
 
 
-def carried_out(states: Placement, moves: Moves) -> Placement:
-    """The moves carried out on the nodes themselves, the first nodes of each state first."""
-    now = list(states)
-    where: dict[NodeState, list[int]] = {}
-    for at, state in enumerate(now):
-        where.setdefault(state, []).append(at)
+def carried_out(sites: Sequence[Site], moves: Moves) -> Placement:
+    """The moves carried out on the nodes themselves, the first nodes like each site first."""
+    now = list(sites)
+    where: dict[Site, list[int]] = {}
+    for at, site in enumerate(now):
+        where.setdefault(site, []).append(at)
     for old, new, nodes in moves:
         taken, where[old] = where[old][:nodes], where[old][nodes:]
         where[new] = sorted(where.get(new, []) + taken)
         for at in taken:
             now[at] = new
-    return tuple(now)
+    return tuple(state for state, _ in now)

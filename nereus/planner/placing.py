@@ -15,8 +15,8 @@ from nereus.planner.certificate import Needs, allowed_patterns, may_fit_finely
 from nereus.planner.found import Report
 from nereus.planner.overlap import OverlapSet, Pair
 from nereus.planner.packing import MOST_NODES, pack, relaxation_feasible
-from nereus.planner.placement import Item, NodeState, Placement, carried_out, fill, initial_states
-from nereus.planner.problem import Problem, Rows
+from nereus.planner.placement import Item, NodeState, Placement, Site, carried_out, fill, initial_states
+from nereus.planner.problem import Floats, Problem, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,32 @@ class _OfKind:
     """The nodes of one device kind before anything but pinned holders is placed."""
 
     numbers: tuple[int, ...]
-    states: Placement
-    groups: Mapping[NodeState, int]
+    sites: tuple[Site, ...]
+    """With nothing offloaded: without a host."""
+    groups: Mapping[Site, int]
+    host_bytes: tuple[float, ...]
+    """Of each node."""
 
     @classmethod
     def of(cls, problem: Problem, states: Placement, kind: int) -> _OfKind:
         numbers = tuple(at for at, node in enumerate(problem.pool.nodes) if node.kind == kind)
-        own = tuple(states[at] for at in numbers)
-        return cls(numbers, own, dict(sorted(Counter(own).items())))
+        own = tuple((states[at], 0.0) for at in numbers)
+        hosts = tuple(problem.pool.nodes[at].host_bytes for at in numbers)
+        return cls(numbers, own, dict(sorted(Counter(own).items())), hosts)
+
+    def with_hosts(self, host_bytes: Floats) -> tuple[Site, ...] | None:
+        """The sites with their hosts, less what pinned holders offload; None where a host is too small for those.
+
+        `host_bytes` has what each holder offloads for one device.
+        """
+        found = []
+        for (state, _), left in zip(self.sites, self.host_bytes, strict=True):
+            for pattern, count in state:
+                left -= count * sum(float(size) for i, size in enumerate(host_bytes) if pattern >> i & 1)
+            if left < 0:
+                return None
+            found.append((state, left))
+        return tuple(found)
 
 
 class Placing:
@@ -61,7 +79,7 @@ class Placing:
     ) -> Placement | None:
         needs = self._needs(chosen).only(np.array(of_kind)[:, None])
         allowed = allowed_patterns(needs, of_kind, apart, self.problem.pool.capacity_bytes[kind])
-        columns = (needs.num_devices, needs.quantum)
+        columns = (needs.num_devices, needs.quantum, needs.host_bytes)
         key = (kind, of_kind, *(tuple(column[:, 0].tolist()) for column in columns), allowed)
         if key not in self._known:
             self._known[key] = self._look(needs, apart, of_kind, kind, allowed)
@@ -71,26 +89,32 @@ class Placing:
         self, needs: Needs, apart: frozenset[Pair], of_kind: tuple[bool, ...], kind: int, allowed: tuple[bool, ...]
     ) -> Placement | None:
         nodes = self.kinds[kind]
-        if not all(allowed[pattern] for state in nodes.groups for pattern, _ in state):
+        if not all(allowed[pattern] for state, _ in nodes.groups for pattern, _ in state):
             return None
+        sites, groups = nodes.sites, nodes.groups
+        if needs.host_bytes.any():
+            hosted = nodes.with_hosts(needs.host_bytes[:, 0])
+            if hosted is None:
+                return None
+            sites, groups = hosted, dict(sorted(Counter(hosted).items()))
         items = [
-            Item(1 << i, int(needs.num_devices[i, 0]), int(needs.quantum[i, 0]))
+            Item(1 << i, int(needs.num_devices[i, 0]), int(needs.quantum[i, 0]), float(needs.host_bytes[i, 0]))
             for i, here in enumerate(of_kind)
             if here and i not in self.pinned
         ]
         if not items:
-            return nodes.states
+            return tuple(state for state, _ in sites)
         if not may_fit_finely(needs, apart, self.problem.pool, kind).all():
             return None
-        moves = fill(items, nodes.groups, allowed)
-        return carried_out(nodes.states, moves) if moves is not None else self._exactly(items, nodes.states, allowed)
+        moves = fill(items, groups, allowed)
+        return carried_out(sites, moves) if moves is not None else self._exactly(items, sites, allowed)
 
-    def _exactly(self, items: list[Item], states: Placement, allowed: tuple[bool, ...]) -> Placement | None:
+    def _exactly(self, items: list[Item], sites: Sequence[Site], allowed: tuple[bool, ...]) -> Placement | None:
         self.report.exact_placements += 1
-        if not relaxation_feasible(items, states, allowed):
+        if not relaxation_feasible(items, sites, allowed):
             return None
-        found = pack(items, states, allowed)
-        if found is None and len(states) > MOST_NODES:
+        found = pack(items, sites, allowed)
+        if found is None and len(sites) > MOST_NODES:
             self.report.relaxed_not_placed += 1
         return found
 
@@ -101,4 +125,5 @@ class Placing:
             np.array([[table.resident_bytes[row]] for table, row in pairs]),
             np.array([[table.active_bytes[row]] for table, row in pairs]),
             np.array([[table.quantum[row]] for table, row in pairs]),
+            np.array([[table.host_bytes[row]] for table, row in pairs]),
         )

@@ -21,9 +21,12 @@ from nereus.cost.operations import OpClass
 from nereus.cost.overlap import SECONDS
 from nereus.cost.seconds import stack
 from nereus.cost.volume import Workload
-from nereus.planner.accelerators import Option
+from nereus.planner.accelerators import Pricer
 from nereus.planner.calibration import execution
-from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.options import LayoutClass, Option
+from nereus.planner.outlined import OutlinePlanner
+from nereus.planner.posed import PlannedStep
+from nereus.planner.prices import way
 from nereus.planner.value import LAYOUT_ERROR, Belief, Floats, choose
 from nereus.spec.ran import RanStage
 
@@ -80,6 +83,7 @@ def rivals(planner: OutlinePlanner) -> tuple[PlannedStep, ...]:
 
     The next best plans overall would not do: they differ in the model-stages that hardly count.
     """
+    planner = planner.able
     best, _ = planner.best(1)
     found = {_names(plan): plan for plan in best}
     for table in planner.options if best else ():
@@ -88,7 +92,7 @@ def rivals(planner: OutlinePlanner) -> tuple[PlannedStep, ...]:
     return tuple(sorted(found.values(), key=_seconds))
 
 
-def _with_layout(planner: OutlinePlanner, holder: str, layout: tuple[int, int, int]) -> tuple[PlannedStep, ...]:
+def _with_layout(planner: OutlinePlanner, holder: str, layout: LayoutClass) -> tuple[PlannedStep, ...]:
     """The best plan in which one holder has this layout."""
     tables = tuple(tuple(o for o in table if o.holder != holder or o.layout == layout) for table in planner.options)
     return replace(planner, tables=tables).best(1)[0]
@@ -144,10 +148,10 @@ class _Items:
         return self.planner.pricer.model(names.index(key[0]), key[1]).efficiencies
 
     def _was_run(self, option: Option) -> bool:
-        found, pricer = self.ran.get(option.holder), self.planner.pricer
+        found, pricer = self.ran.get(option.holder), Pricer(self.planner.outline, self.planner.models, {})
         if found is None or (found.nodes.kind, found.nodes.memory_bytes) != pricer.kinds[option.kind]:
             return False
-        return execution(pricer, option.holder, option.kind, found.choice) == option.run
+        return way(execution(pricer, option.holder, option.kind, found.choice)) == way(option.run)
 
     def moves(self, item: int) -> Floats:
         """How much the log of an item's seconds rises with each class of its kind and role."""

@@ -58,6 +58,8 @@ class Rows:
     """Layout class: with `num_devices` it says the shape (tp, pp, dp), and an edge prices pairs of it."""
     index: Ints
     """Of the row in the table that the holder came with."""
+    host_bytes: Floats
+    """For each device, in the memory of its node's host: what is offloaded; 0 without."""
 
     @classmethod
     def of(
@@ -69,6 +71,7 @@ class Rows:
         quantum: npt.ArrayLike,
         layout: npt.ArrayLike,
         kind: npt.ArrayLike = 0,
+        host_bytes: npt.ArrayLike = 0.0,
     ) -> Rows:
         """A table from columns; `seconds` is (roles, rows), or one row of it for a holder with one role."""
         latencies = np.atleast_2d(np.asarray(seconds, np.float64))
@@ -89,6 +92,7 @@ class Rows:
             whole(kind),
             whole(layout),
             np.arange(count),
+            real(host_bytes),
         )
 
     def __len__(self) -> int:
@@ -105,6 +109,7 @@ class Rows:
             self.kind[which],
             self.layout[which],
             self.index[which],
+            self.host_bytes[which],
         )
 
     @property
@@ -122,7 +127,7 @@ class Holder:
     """Of its roles, in the order of `rows.seconds`."""
     rows: Rows
     devices: tuple[int, ...] | None = None
-    """Where a pinned holder lies, as numbers of devices; it then has one row."""
+    """Where a pinned holder lies, as numbers of devices; its rows then need as many, of that kind, in their quanta."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,8 @@ class Node:
 
     devices: tuple[int, ...]
     kind: int = 0
+    host_bytes: float = 0.0
+    """Of its host's memory, what all its devices together may offload to."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +149,18 @@ class Pool:
     """By kind, headroom already taken off."""
 
     @classmethod
-    def of(cls, sizes: Sequence[int], capacity_bytes: float | Sequence[float], kinds: Sequence[int] | None = None) -> Pool:
+    def of(
+        cls,
+        sizes: Sequence[int],
+        capacity_bytes: float | Sequence[float],
+        kinds: Sequence[int] | None = None,
+        host_bytes: Sequence[float] | None = None,
+    ) -> Pool:
         """Nodes of these sizes, with devices numbered from 0 on."""
         ends = np.cumsum([0, *sizes])
         spans = [tuple(range(int(a), int(b))) for a, b in pairwise(ends)]
-        nodes = tuple(Node(span, kinds[at] if kinds else 0) for at, span in enumerate(spans))
+        hosts = host_bytes or [0.0] * len(sizes)
+        nodes = tuple(Node(span, kinds[at] if kinds else 0, hosts[at]) for at, span in enumerate(spans))
         capacities = (capacity_bytes,) if isinstance(capacity_bytes, int | float) else tuple(capacity_bytes)
         return cls(nodes, capacities)
 
@@ -172,6 +186,19 @@ class Pool:
         for node in self.nodes:
             sizes[node.kind][len(node.devices)] += 1
         return tuple(dict(sorted(counts.items())) for counts in sizes)
+
+    @cached_property
+    def classes_of_kind(self) -> tuple[Mapping[tuple[int, float], int], ...]:
+        """For each kind, how many nodes there are of each number of devices and bytes of the host."""
+        classes: list[Counter[tuple[int, float]]] = [Counter() for _ in self.capacity_bytes]
+        for node in self.nodes:
+            classes[node.kind][len(node.devices), node.host_bytes] += 1
+        return tuple(dict(sorted(counts.items())) for counts in classes)
+
+    @cached_property
+    def host_of_kind(self) -> Floats:
+        """(kinds,) Bytes of all hosts of each kind."""
+        return np.array([sum(host * nodes for (_, host), nodes in c.items()) for c in self.classes_of_kind], np.float64)
 
     @cached_property
     def total_bytes(self) -> float:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nereus.planner.accelerators import Option, Pricer
+from nereus.cost.execution import Offload
+from nereus.planner.accelerators import Pricer
+from nereus.planner.options import Option
 
 Tables: TypeAlias = tuple[tuple[Option, ...], ...]
 """The options of every holder, in the workflow's order."""
@@ -83,6 +85,21 @@ class Rules:
 
 FREE = Rules()
 """Everything runs."""
+
+
+def _holds_experts(option: Option, pricer: Pricer) -> bool:
+    return option.run.ep == 1
+
+
+def _stays_on_devices(option: Option, pricer: Pricer) -> bool:
+    return option.run.offload is Offload.NONE
+
+
+NOT_YET = (
+    Rule("neither exports nor jobs that adapt have expert parallelism yet", _holds_experts),
+    Rule("neither exports nor jobs that adapt offload to hosts yet", _stays_on_devices),
+)
+"""What only plans to look at may have: no framework's keys of it are written, and no state is moved in it."""
 
 
 def _agree(tables: Tables, rows: Rows, shared: Sequence[Shared]) -> Iterator[Rows]:

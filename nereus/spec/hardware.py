@@ -46,6 +46,8 @@ class Accelerator:
     """One direction, to the other devices of its node."""
     network_bytes_s: float
     """One direction, per device, in the maker's own reference node."""
+    host_bytes_s: float
+    """One direction, to the memory of its node's host."""
     source: str
     price_per_hour: float | None = None
     """Of one device, where the user gives one; no list price is built in, they change too often."""
@@ -59,7 +61,8 @@ class Accelerator:
 
 
 def _kind(
-    name: str, half: float, memory_gib: int, memory_gb_s: float, node_gb_s: float, network_gb_s: float, source: str,
+    name: str, half: float, memory_gib: int, memory_gb_s: float, node_gb_s: float, network_gb_s: float, host_gb_s: float,
+    source: str,
     *, bfloat: bool = True, eight: float | None = None, four: float | None = None,
 ) -> Accelerator:  # fmt: skip
     """An accelerator from the figures of its datasheet: TFLOP/s, GiB, GB/s."""
@@ -72,6 +75,7 @@ def _kind(
         memory_bytes_s=memory_gb_s * 1e9,
         node_bytes_s=node_gb_s * 1e9,
         network_bytes_s=network_gb_s * 1e9,
+        host_bytes_s=host_gb_s * 1e9,
         source=source,
     )
 
@@ -79,19 +83,20 @@ def _kind(
 ACCELERATORS: Mapping[str, Accelerator] = {
     kind.name: kind
     for kind in (
-        _kind("V100", 125, 32, 900, 150, 6.25, "NVIDIA V100 datasheet (SXM2); DGX-1: 4 x 100 Gb/s for 8", bfloat=False),
-        _kind("A100-40GB", 312, 40, 1555, 300, 25, "NVIDIA A100 datasheet (SXM4); DGX A100: 8 x 200 Gb/s"),
-        _kind("A100-80GB", 312, 80, 2039, 300, 25, "NVIDIA A100 datasheet (SXM4); DGX A100: 8 x 200 Gb/s"),
-        _kind("H100", 989, 80, 3350, 450, 50, "NVIDIA H100 datasheet (SXM5); DGX H100: 8 x 400 Gb/s", eight=1979),
-        _kind("H200", 989, 141, 4800, 450, 50, "NVIDIA H200 datasheet (SXM); DGX H200: 8 x 400 Gb/s", eight=1979),
-        _kind("B200", 2250, 180, 8000, 900, 50, "NVIDIA DGX B200 datasheet, an eighth", eight=4500, four=9000),
-        _kind("GH200", 990, 96, 4000, 450, 50, "NVIDIA GH200 datasheet (HBM3); 400 Gb/s per superchip", eight=1979),
-        _kind("MI250X", 383, 128, 3200, 400, 25, "AMD MI250X datasheet (both dies); 4 x 200 Gb/s for 4"),
-        _kind("MI300X", 1307, 192, 5300, 448, 50, "AMD MI300X datasheet; 8 x 400 Gb/s", eight=2615),
-        _kind("L40S", 362, 48, 864, 32, 12.5, "NVIDIA L40S datasheet (PCIe 4 x16); 100 Gb/s per device", eight=733),
+        _kind("V100", 125, 32, 900, 150, 6.25, 16, "NVIDIA V100 datasheet (SXM2); DGX-1: 4 x 100 Gb/s for 8", bfloat=False),
+        _kind("A100-40GB", 312, 40, 1555, 300, 25, 32, "NVIDIA A100 datasheet (SXM4); DGX A100: 8 x 200 Gb/s"),
+        _kind("A100-80GB", 312, 80, 2039, 300, 25, 32, "NVIDIA A100 datasheet (SXM4); DGX A100: 8 x 200 Gb/s"),
+        _kind("H100", 989, 80, 3350, 450, 50, 64, "NVIDIA H100 datasheet (SXM5); DGX H100: 8 x 400 Gb/s", eight=1979),
+        _kind("H200", 989, 141, 4800, 450, 50, 64, "NVIDIA H200 datasheet (SXM); DGX H200: 8 x 400 Gb/s", eight=1979),
+        _kind("B200", 2250, 180, 8000, 900, 50, 64, "NVIDIA DGX B200 datasheet, an eighth", eight=4500, four=9000),
+        _kind("GH200", 990, 96, 4000, 450, 50, 450, "NVIDIA GH200 datasheet (HBM3); 400 Gb/s per superchip", eight=1979),
+        _kind("MI250X", 383, 128, 3200, 400, 25, 32, "AMD MI250X datasheet (both dies); 4 x 200 Gb/s for 4"),
+        _kind("MI300X", 1307, 192, 5300, 448, 50, 64, "AMD MI300X datasheet; 8 x 400 Gb/s", eight=2615),
+        _kind("L40S", 362, 48, 864, 32, 12.5, 32, "NVIDIA L40S datasheet (PCIe 4 x16); 100 Gb/s per device", eight=733),
     )
 }
-"""By name. HBM sizes are printed in GB and count GiB; a driver keeps up to 1 % of it for itself."""
+"""By name. HBM sizes are printed in GB and count GiB; a driver keeps up to 1 % of it for itself. Hosts are reached over
+PCIe x16 of generation 3, 4 or 5 (16, 32 or 64 GB/s), of GH200 over NVLink-C2C."""
 
 
 CPU_BYTES_S = 1.0e9
@@ -110,6 +115,7 @@ def cpu(flops_s: float, memory_bytes: int, dtype: str) -> Accelerator:
         memory_bytes_s=inf,
         node_bytes_s=CPU_BYTES_S,
         network_bytes_s=CPU_BYTES_S,
+        host_bytes_s=inf,
         source="timed when its worker started",
     )
 

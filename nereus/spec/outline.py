@@ -17,6 +17,7 @@ from nereus.spec.declared import Declared, Real, Whole
 from nereus.spec.devices import MAX_DEVICES_PER_NODE, MAX_NODES
 from nereus.spec.hardware import ACCELERATORS
 from nereus.spec.hf_config import HfModel, parse_hf_config
+from nereus.spec.pins import Pin, model_problems, pin_problems
 from nereus.spec.policy import HEADROOM
 from nereus.spec.problems import Problem, from_validation, refuse, unknown
 from nereus.spec.reading import read_data
@@ -81,6 +82,10 @@ class Nodes(Declared):
     """Devices of each."""
     memory: Annotated[Bytes, Field(le=2**50)] | None = None
     """Bytes of one device, such as 80GiB; null: the datasheet's."""
+    host_memory: Annotated[Bytes, Field(le=2**50)] | None = None
+    """Bytes of one node's host that a plan may fill with offloaded state, such as 1TiB; null: nothing is offloaded."""
+    host_bytes_s: Annotated[Bytes, Field(ge=1, le=2**50)] | None = None
+    """Bytes per second between one device and its host, in one direction, such as 25GB; null: the datasheet's."""
     price_per_hour: Real | None = Field(default=None, gt=0, le=1e9)
     """Of one device, in any currency; null: costs are not told."""
 
@@ -95,6 +100,10 @@ class Nodes(Declared):
     def memory_bytes(self) -> int:
         """Of one device."""
         return self.memory or ACCELERATORS[self.kind].memory_bytes
+
+
+NO_PIN = Pin()
+"""Nothing is settled."""
 
 
 class Outline(Declared):
@@ -120,6 +129,8 @@ class Outline(Declared):
     """Whose habits the training has: how ranks are numbered and gradients kept."""
     headroom: Real = Field(default=HEADROOM, ge=0, lt=1)
     """Share of a device's memory that a plan leaves free (paper, section 4.2)."""
+    pins: Mapping[str, Pin] = Field(default_factory=dict)
+    """What is settled about model-stages before the search: model-stage to pin."""
 
     @property
     def workflow(self) -> Workflow:
@@ -131,6 +142,15 @@ class Outline(Declared):
         """Of all nodes."""
         return sum(group.count * group.devices for group in self.nodes)
 
+    @property
+    def device_kinds(self) -> tuple[tuple[str, int], ...]:
+        """Accelerator and bytes of every device, in the order of the nodes."""
+        return tuple((group.kind, group.memory_bytes) for group in self.nodes for _ in range(group.count * group.devices))
+
+    def pin(self, holder: str) -> Pin:
+        """What is settled about a model-stage; an empty pin where nothing is."""
+        return self.pins.get(holder, NO_PIN)
+
 
 def is_outline(data: object) -> bool:
     """Whether plain data is an outline rather than a job file: a job has neither of these fields."""
@@ -140,9 +160,14 @@ def is_outline(data: object) -> bool:
 def parse_outline(data: object) -> Outline:
     """The outline in plain data. Raises JobFileError with all problems in one message."""
     try:
-        return Outline.model_validate(data)
+        outline = Outline.model_validate(data)
     except ValidationError as error:
         raise refuse(from_validation(error, Outline, data)) from None
+    work, flow = outline.workload, outline.workflow
+    problems = [*pin_problems(outline.pins, flow, work.global_batch, work.updates_per_step, outline.device_kinds)]
+    if problems:
+        raise refuse(problems)
+    return outline
 
 
 def read_models(outline: Outline, folder: Path) -> Mapping[str, HfModel]:
@@ -158,4 +183,8 @@ def read_models(outline: Outline, folder: Path) -> Mapping[str, HfModel]:
         declared = name if paths.get(name) else "actor"
         path = folder / (paths[declared] or "")
         found[name] = parse_hf_config(read_data(path, f"models.{declared}"), str(path))
+    decoders = {holder: found[outline.workflow.stage(holder).model].decoder for holder in outline.pins}
+    problems = [*model_problems(outline.pins, decoders)]
+    if problems:
+        raise refuse(problems)
     return found

@@ -25,8 +25,13 @@ from nereus.spec.stages import ROLES, role_of
 
 WRAPPERS = ("final_plan", "answers", "plan", "plans", "stages", "holders")
 """Where the files that Nereus writes, and job files, keep a plan."""
-REPORTED = frozenset(("seconds", "state_bytes", "live_bytes", "kind", "memory_bytes", "resident_bytes"))
+REPORTED = frozenset(
+    ("seconds", "state_bytes", "live_bytes", "kind", "memory_bytes", "resident_bytes", "host_bytes", "pinned")
+)
 """What `nereus plan --json` says about a model-stage besides its plan."""
+
+UNKNOWN: Mapping[str, object] = {"ep": 1, "offload": "none"}
+"""What it says of plans of outlines that plan files do not have: the values that say nothing."""
 
 
 class PlannedStage(BaseModel):
@@ -106,7 +111,7 @@ def parse_plan(data: object, name: str, admitted: Admitted) -> PlanFile:
         field = f"{name}: {stage}"
         wrong = list(_check_stage(field, stage, choice, admitted))
         if not wrong:
-            known = {key: value for key, value in choice.items() if key not in REPORTED}
+            known = {key: value for key, value in choice.items() if key not in REPORTED | UNKNOWN.keys()}
             try:
                 found[stage] = PlannedStage.model_validate(known)
                 wrong = list(_check_fit(field, found[stage], admitted))
@@ -144,6 +149,11 @@ def _check_stage(field: str, stage: object, choice: object, admitted: Admitted) 
         yield Problem(field, choice, f"a model-stage is a model and its role, so the name must end in {roles}")
     elif not isinstance(choice, Mapping):
         yield Problem(field, choice, f"it must be a mapping with the fields {', '.join(PlannedStage.model_fields)}")
+    else:
+        for key, nothing in UNKNOWN.items():
+            if choice.get(key, nothing) != nothing:
+                allowed = f"plan files have no {key} yet; in an outline, pin {key}: {nothing} and plan again"
+                yield Problem(f"{field}.{key}", choice[key], allowed)
 
 
 def _check_fit(field: str, choice: PlannedStage, admitted: Admitted) -> Iterator[Problem]:

@@ -13,15 +13,17 @@ from nereus.cli.plan_outline import Answer
 from nereus.errors import UserError
 from nereus.integrations.openrlhf.flags import OPENRLHF
 from nereus.planner.found import Report
+from nereus.planner.rules import Rules, Shared
 from tests.cli.test_run_command import QUICKSTART, ROOT, assert_one_message, nereus_command
 from tests.integrations.outlines import outline, planner
+from tests.planner.test_outlined import planner as small_planner
 
 EXAMPLE = str(ROOT / "examples" / "outlines" / "llama-8b-ppo.yaml")
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[int, dict[str, Any]]:
-    ended = nereus_command("plan", EXAMPLE, "--gpus", "4,16", "--top", "2", "--explain", "--json")
+    ended = nereus_command("plan", EXAMPLE, "--gpus", "2,16", "--top", "2", "--explain", "--json")
     assert (ended.returncode, ended.stderr) == (0, "")
     return {answer["devices"]: answer for answer in json.loads(ended.stdout.splitlines()[-1])["answers"]}
 
@@ -49,8 +51,8 @@ def test_price_of_a_step_is_that_of_its_devices(answers: dict[int, dict[str, Any
 
 
 def test_too_few_devices_have_no_plan_and_say_why(answers: dict[int, dict[str, Any]]) -> None:
-    assert answers[4]["plans"] == []
-    assert "fit" in answers[4]["problem"]
+    assert answers[2]["plans"] == []
+    assert "fit" in answers[2]["problem"]
 
 
 def test_tables_name_every_model_stage_and_the_forecast(tmp_path: Path) -> None:
@@ -136,3 +138,13 @@ def test_models_that_cannot_agree_are_told_in_what_they_must() -> None:
 
 def test_export_to_an_unknown_framework_is_refused() -> None:
     assert_one_message(nereus_command("plan", EXAMPLE, "--export", "trl"), ["--export", "'trl'", "verl"])
+
+
+def test_answer_without_a_plan_names_shared_settings_and_pins() -> None:
+    """Four models with two optimizers are too much for four devices of 5 GiB, one by one they are not."""
+    tight = {"nodes": [{"kind": "H100", "memory": "5GiB", "devices": 4}], "pins": {"actor_training": {"zero1": True}}}
+    alike = Shared("one PP degree holds for all", lambda option: option.run.pp, frozenset({"actor_training"}))
+    asked = small_planner(rules=Rules(shared=(alike,)), **tight)
+    plans, report = asked.best(1)
+    said = Answer(count=4, planner=asked, plans=plans, report=report, seconds=0.0).problem
+    assert said.endswith("not together, where one PP degree holds for all, with pins.actor_training")

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from nereus.integrations.framework import Framework
-from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.outlined import OutlinePlanner
+from nereus.planner.posed import PlannedStep
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline, parse_outline
 from tests.planner.test_outlined import SMALL

@@ -10,7 +10,7 @@ import pytest
 from nereus.errors import UserError
 from nereus.integrations.exports import EXPORTS, exported
 from nereus.integrations.framework import Framework
-from nereus.planner.accelerators import Option
+from nereus.planner.options import Option
 from nereus.planner.outlined import OutlinePlanner
 from nereus.spec.hardware import ACCELERATORS
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE

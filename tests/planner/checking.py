@@ -18,6 +18,7 @@ def assert_holds(problem: Problem, solution: Solution) -> None:
     for node, state in zip(problem.pool.nodes, solution.placement, strict=True):
         assert sum(count for _, count in state) == len(node.devices)
         here: Counter[int] = Counter()
+        offloaded = 0.0
         for pattern, count in state:
             assert count > 0
             hosted = [i for i in range(len(rows)) if pattern >> i & 1]
@@ -26,7 +27,9 @@ def assert_holds(problem: Problem, solution: Solution) -> None:
             for i in hosted:
                 assert rows[i].kind[0] == node.kind
                 here[i] += count
+                offloaded += count * rows[i].host_bytes[0]
                 sharing[i] |= set(hosted) - {i}
+        assert offloaded <= node.host_bytes
         for i, count in here.items():
             assert count % rows[i].quantum[0] == 0
         used += here

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import add, ge
+from operator import add, ge, mul
 
 from nereus.planner.problem import Problem, Stage
 
@@ -37,10 +37,16 @@ class Plain:
     kind: list[list[int]]
     nodes: list[tuple[int, int]]
     """(kind, devices)"""
+    host: list[list[float]]
+    """[holder][row] For each device, on its node's host."""
+    hosts: list[float]
+    """[node] What its host has room for."""
     capacity: tuple[float, ...]
     edges: list[tuple[int, int, list[list[float]]]]
     asynchronous: bool
     overlaps: bool
+    pinned: list[tuple[int, ...] | None]
+    """Of every holder the devices that it must have."""
 
     @property
     def holders(self) -> range:
@@ -60,10 +66,13 @@ def plain(problem: Problem) -> Plain:
         [r.layout.tolist() for _, r in tables],
         [r.kind.tolist() for _, r in tables],
         [(node.kind, len(node.devices)) for node in problem.pool.nodes],
+        [r.host_bytes.tolist() for _, r in tables],
+        [node.host_bytes for node in problem.pool.nodes],
         problem.pool.capacity_bytes,
         [(edge.source, edge.target, edge.seconds.tolist()) for edge in problem.edges],
         problem.asynchronous,
         problem.overlaps,
+        [holder.devices for holder in problem.holders],
     )
 
 
@@ -117,7 +126,8 @@ def _shortest(p: Plain, chosen: tuple[int, ...], limit: float) -> float:
     """L_step of the best placement of a tuple, if below a limit."""
     if not _plausible(p, chosen):
         return float("inf")
-    if not p.overlaps and not p.asynchronous and _can_host(p, chosen, p.kind[0][chosen[0]], tuple(p.holders), frozenset()):
+    together = not p.overlaps and not p.asynchronous and not any(p.host[i][r] for i, r in enumerate(chosen))
+    if together and _can_host(p, chosen, p.kind[0][chosen[0]], tuple(p.holders), frozenset()):
         return length(p, chosen, frozenset())  # every device can host all of them, and nothing is gained by being apart
     meeting = [pair for pair in itertools.combinations(p.holders, 2) if _meet(p, pair)]
     sets = [frozenset(c) for k in range(len(meeting) + 1) for c in itertools.combinations(meeting, k)]
@@ -139,7 +149,8 @@ def _plausible(p: Plain, chosen: tuple[int, ...]) -> bool:
         for i, r in enumerate(chosen)
     )
     needed = sum(p.n[i][r] * p.resident[i][r] for i, r in enumerate(chosen))
-    return alone and needed <= sum(p.capacity[kind] * size for kind, size in p.nodes)
+    offloaded = sum(p.n[i][r] * p.host[i][r] for i, r in enumerate(chosen))
+    return alone and needed <= sum(p.capacity[kind] * size for kind, size in p.nodes) and offloaded <= sum(p.hosts)
 
 
 def _meet(p: Plain, pair: tuple[int, int]) -> bool:
@@ -166,20 +177,34 @@ def _fits(p: Plain, chosen: tuple[int, ...], apart: Conflicts) -> bool:
     What a device can host stays hostable with a holder less, so only maximal patterns count, and "at least n".
     """
     needed = tuple(p.n[i][chosen[i]] for i in p.holders)
-    ways: dict[tuple[int, int], set[tuple[int, ...]]] = {}
-    for kind, size in set(p.nodes):
+    ways: dict[tuple[int, int, float], set[tuple[int, ...]]] = {}
+    nodes = [(*node, host) for node, host in zip(p.nodes, p.hosts, strict=True)]
+    for kind, size, host in set(nodes):
         patterns = list(_maximal_patterns(p, chosen, kind, apart))
-        ways[kind, size] = _largest(
+        hosted = _largest(
             tuple(sum(i in pattern for pattern in on) // p.q[i][chosen[i]] * p.q[i][chosen[i]] for i in p.holders)
             for on in itertools.combinations_with_replacement(patterns, size)
         )
-    most = [tuple(max(way[i] for way in ways[node]) for i in p.holders) for node in p.nodes]
+        ways[kind, size, host] = _largest(part for way in hosted for part in _on_host(p, chosen, way, host))
+    most = [tuple(max(way[i] for way in ways[node]) for i in p.holders) for node in nodes]
     reached = {(0,) * len(needed)}
-    for at, node in enumerate(p.nodes):
+    for at, node in enumerate(nodes):
         missing = [n - sum(later[i] for later in most[at + 1 :]) for i, n in enumerate(needed)]
         sums = (tuple(map(min, map(add, u, v), needed)) for u in reached for v in ways[node])
         reached = _largest(total for total in sums if all(map(ge, total, missing)))
     return needed in reached
+
+
+def _on_host(p: Plain, chosen: tuple[int, ...], way: tuple[int, ...], host: float) -> Iterator[tuple[int, ...]]:
+    """The parts of what a node can host by its devices that its host has room for too."""
+    sizes = [p.host[i][row] for i, row in enumerate(chosen)]
+    steps = [
+        range(0, most + 1, p.q[i][chosen[i]]) if size else (most,)
+        for i, (most, size) in enumerate(zip(way, sizes, strict=True))
+    ]
+    for part in itertools.product(*steps):
+        if sum(map(mul, part, sizes)) <= host:
+            yield part
 
 
 def _maximal_patterns(p: Plain, chosen: tuple[int, ...], kind: int, apart: Conflicts) -> Iterator[tuple[int, ...]]:
@@ -212,6 +237,9 @@ def literal(problem: Problem) -> float:
 
 def _device_sets(p: Plain, holder: int, row: int, node_of: list[int]) -> list[frozenset[int]]:
     usable = [d for d, node in enumerate(node_of) if p.nodes[node][0] == p.kind[holder][row]]
+    pinned = p.pinned[holder]
+    if pinned is not None:
+        usable = [device for device in usable if device in pinned]
     sets = itertools.combinations(usable, p.n[holder][row])
     q = p.q[holder][row]
     return [frozenset(s) for s in sets if all(sum(node_of[d] == node for d in s) % q == 0 for node in set(node_of))]
@@ -221,6 +249,10 @@ def _literal_length(p: Plain, chosen: tuple[int, ...], placed: tuple[frozenset[i
     for device, node in enumerate(node_of):
         members = tuple(i for i in p.holders if device in placed[i])
         if not _can_host(p, chosen, p.nodes[node][0], members, frozenset()):
+            return float("inf")
+    for node, host in enumerate(p.hosts):
+        on = [d for d, at in enumerate(node_of) if at == node]
+        if sum(p.host[i][row] * len(placed[i].intersection(on)) for i, row in enumerate(chosen)) > host:
             return float("inf")
     shared = frozenset(pair for pair in itertools.combinations(p.holders, 2) if placed[pair[0]] & placed[pair[1]])
     return length(p, chosen, shared)

@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 
-from nereus.planner.problem import Edge, Holder, Node, Pool, Problem, Rows, Stage
+from nereus.planner.problem import Edge, Holder, Pool, Problem, Rows, Stage
 
 WORKFLOWS: dict[int, list[tuple[tuple[str, tuple[Stage, ...]], ...]]] = {
     2: [(("gen", (Stage.GENERATION,)), ("actor", (Stage.TRAINING,)))],
@@ -63,6 +63,7 @@ class Row:
     q: int
     layout: int
     kind: int
+    host: int = 0
 
 
 def random_problem(seed: int) -> Problem:
@@ -93,8 +94,57 @@ def random_problem(seed: int) -> Problem:
 def table(rows: list[Row]) -> Rows:
     """Rows of the search from plain ones."""
     seconds = np.array([row.seconds for row in rows], np.float64).T
-    columns = np.array([(r.n, r.resident, r.active, r.q, r.layout, r.kind) for r in rows]).T
+    columns = np.array([(r.n, r.resident, r.active, r.q, r.layout, r.kind, r.host) for r in rows]).T
     return Rows.of(seconds, *columns)
+
+
+def random_offloads(seed: int) -> Problem:
+    """A random problem on tight devices in which some candidates can also keep part of their state on the host, slower."""
+    random, problem = Random(seed), random_problem(seed)
+    holders = []
+    for holder in problem.holders:
+        rows = holder.rows.take(np.arange(min(len(holder.rows), {2: 4, 3: 4, 4: 2, 5: 1}[len(problem.holders)])))
+        share = random.choice((0.5, 0.9))
+        offloaded = np.round(rows.resident_bytes * share)
+        which = np.array([random.random() < 0.8 for _ in range(len(rows))])
+        slower = rows.seconds + random.randint(1, 9)
+        moved = replace(rows, seconds=slower, resident_bytes=rows.resident_bytes - offloaded, host_bytes=offloaded).take(
+            which
+        )
+        columns = [(getattr(rows, name), getattr(moved, name)) for name in COLUMNS]
+        holders.append(
+            replace(
+                holder, rows=Rows.of(np.hstack([rows.seconds, moved.seconds]), *(np.concatenate(pair) for pair in columns))
+            )
+        )
+    room = random.choice((0.3, 1.0, 3.0))
+    hosts = [float(round(CAPACITY * room * len(node.devices) * random.uniform(0.1, 0.6))) for node in problem.pool.nodes]
+    nodes = tuple(replace(node, host_bytes=host) for node, host in zip(problem.pool.nodes, hosts, strict=True))
+    capacities = tuple(capacity * random.choice((0.5, 0.8)) for capacity in problem.pool.capacity_bytes)
+    problem = Problem(tuple(holders), problem.pool, problem.edges, problem.asynchronous, problem.overlaps)
+    return replaced(problem, Pool(nodes, capacities))
+
+
+def random_kinds(seed: int) -> Problem:
+    """A random problem on nodes of two or three kinds, each with rows of every holder."""
+    random, problem = Random(seed), random_problem(seed)
+    count = random.choice((2, 2, 3))
+    kinds = [random.randrange(count) for _ in problem.pool.nodes]
+    sizes = [len(node.devices) for node in problem.pool.nodes]
+    pool = Pool.of(sizes, [CAPACITY * random.choice((0.6, 1.0, 1.5)) for _ in range(count)], kinds)
+    of_rows = [np.array([random.randrange(count) for _ in range(len(holder.rows))]) for holder in problem.holders]
+    tables = (replace(holder.rows, kind=kind) for holder, kind in zip(problem.holders, of_rows, strict=True))
+    holders = tuple(replace(holder, rows=rows) for holder, rows in zip(problem.holders, tables, strict=True))
+    return Problem(holders, pool, problem.edges, problem.asynchronous, problem.overlaps)
+
+
+COLUMNS = ("num_devices", "resident_bytes", "active_bytes", "quantum", "layout", "kind", "host_bytes")
+
+
+def with_hosts(problem: Problem, factor: float) -> Problem:
+    """The same problem on hosts with more or less memory."""
+    nodes = tuple(replace(node, host_bytes=node.host_bytes * factor) for node in problem.pool.nodes)
+    return replaced(problem, Pool(nodes, problem.pool.capacity_bytes))
 
 
 def relabelled(problem: Problem, seed: int) -> Problem:
@@ -103,7 +153,7 @@ def relabelled(problem: Problem, seed: int) -> Problem:
     nodes = list(problem.pool.nodes)
     random.shuffle(nodes)
     names = random.sample(range(1000), problem.pool.num_devices)
-    named = [Node(tuple(names.pop() for _ in node.devices), node.kind) for node in nodes]
+    named = [replace(node, devices=tuple(names.pop() for _ in node.devices)) for node in nodes]
     return replaced(problem, pool=Pool(tuple(named), problem.pool.capacity_bytes))
 
 

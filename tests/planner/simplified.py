@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from nereus.planner import branch, frontier, pairs, placing, solve
+from nereus.planner import branch, certificate, frontier, pairs, placing, solve
 from nereus.planner.overlap import OverlapSet
-from nereus.planner.placement import Item, Moves, NodeState, Placement, fill
-from nereus.planner.problem import Bools, Ints, Problem, Rows
+from nereus.planner.placement import Item, Moves, Placement, Site, fill
+from nereus.planner.problem import Bools, Floats, Ints, Problem, Rows
 
 Simplify = Callable[[pytest.MonkeyPatch], None]
 
@@ -62,7 +63,7 @@ def latency_always_counts_in_full(patch: pytest.MonkeyPatch) -> None:
 def greedy_placement(patch: pytest.MonkeyPatch) -> None:
     """One attempt per holder, no branching, no integer program."""
 
-    def first_only(items: Sequence[Item], groups: Mapping[NodeState, int], allowed: Sequence[bool]) -> Moves | None:
+    def first_only(items: Sequence[Item], groups: Mapping[Site, int], allowed: Sequence[bool]) -> Moves | None:
         return fill(items, groups, allowed, most_steps=len(items))
 
     patch.setattr(placing, "fill", first_only)
@@ -72,6 +73,28 @@ def greedy_placement(patch: pytest.MonkeyPatch) -> None:
 def without_integer_program(patch: pytest.MonkeyPatch) -> None:
     """Stacking and spreading alone."""
     patch.setattr(placing.Placing, "_exactly", lambda *_: None)
+
+
+def hosts_of_a_kind_are_one(patch: pytest.MonkeyPatch) -> None:
+    """What is offloaded bounded over the pool, not on each node."""
+    with_hosts = placing._OfKind.with_hosts
+
+    def pooled(self: placing._OfKind, host_bytes: Floats) -> tuple[Site, ...] | None:
+        return with_hosts(replace(self, host_bytes=(sum(self.host_bytes),) * len(self.host_bytes)), host_bytes)
+
+    patch.setattr(placing._OfKind, "with_hosts", pooled)
+    patch.setattr(certificate, "_room", lambda size, host, needs: size)
+
+
+def host_shared_out_over_devices(patch: pytest.MonkeyPatch) -> None:
+    """Each device with a part of the host of its own: what others on the node do not use is lost."""
+    look = placing.Placing._look
+
+    def shared_out(self: placing.Placing, needs: certificate.Needs, *rest: Any) -> Placement | None:
+        parts = [host / size for classes in self.problem.pool.classes_of_kind for size, host in classes]
+        return look(self, needs, *rest) if needs.host_bytes.max() <= min(parts) else None
+
+    patch.setattr(placing.Placing, "_look", shared_out)
 
 
 def frontier_of_one(patch: pytest.MonkeyPatch) -> None:
@@ -89,6 +112,13 @@ def free_latency_decides_alone(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(branch.LatencyAside, "__init__", loose)
 
+
+OFFLOADING: dict[str, Simplify] = {
+    "dominance_without_host": _blind("host_bytes"),
+    "hosts_of_a_kind_are_one": hosts_of_a_kind_are_one,
+    "host_shared_out_over_devices": host_shared_out_over_devices,
+}
+"""Those that only problems with offloading can catch."""
 
 SIMPLIFICATIONS: dict[str, Simplify] = {
     "memory_of_all_on_every_device": memory_of_all_on_every_device,

@@ -178,10 +178,8 @@ def test_work_of_a_sample_is_what_a_step_of_the_plan_is_priced_with() -> None:
     (samples,) = samples_of(outline, MODELS, ran(), [step])
     roomy = outline.model_copy(update={"nodes": (OUTLINE.nodes[0].model_copy(update={"memory": 2**40}),)})
     pricer, known = Pricer(roomy, MODELS, {}), AcceleratorModel(shipped("H100"))
-    priced = [
-        pricer.priced(holder, 0, execution(pricer, holder, 0, PlannedStage(dp=8))) for holder in outline.workflow.holders
-    ]
-    expected = {stage: taken for option in priced if option for stage, taken in option.seconds.items()}
+    runs = {holder: execution(pricer, holder, 0, PlannedStage(dp=8)) for holder in outline.workflow.holders}
+    expected = {s: pricer.seconds(s, 0, run) for holder, run in runs.items() for s in outline.workflow.roles(holder)}
     assert {sample.stage: known.seconds(sample.work) for sample in samples} == pytest.approx(expected)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nereus.emu.plan import Plan
+from nereus.emu.plan import Plan, StagePlan
+from nereus.layout.layout import Layout
 from nereus.planner.outline_pricing import OutlinePricing, node_of
 from nereus.planner.pricing import Devices, Lengths
 from nereus.spec.outline import parse_outline, read_models
 from nereus.spec.reading import read_data
+from tests.planner.test_expert_plans import moe_planner
+from tests.planner.test_outlined import planner
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "outlines" / "llama-8b-ppo.yaml"
 LENGTHS = Lengths(1024, 4096)
@@ -72,3 +76,53 @@ def test_longest_response_grows_with_the_mean() -> None:
     work = pricing().outline.workload
     assert pricing().lengths(0.0, range(1, 2)) == Lengths(work.response_tokens, work.longest_tokens)
     assert pricing().lengths(2.0 * work.response_tokens, range(1, 2)).longest == 2 * work.longest_tokens
+
+
+def on_two_nodes(**changes: Any) -> OutlinePricing:
+    found = planner(**{"nodes": [{"kind": "H100", "memory": "24GiB", "devices": 4, "count": 2}], **changes})
+    return OutlinePricing(outline=found.outline, models=found.models)
+
+
+def assert_priced_as_found(found: OutlinePricing, pool: Devices) -> None:
+    lengths = found.lengths(0.0, range(1))
+    targets = found.search(pool, lengths, 3)
+    assert targets
+    for target in targets:
+        plan = Plan(0, target.stages)
+        assert found.step_seconds(plan, lengths) == pytest.approx(target.seconds, rel=1e-9)
+
+
+def test_price_of_a_plan_has_the_links_that_its_devices_have() -> None:
+    found = on_two_nodes()
+    assert_priced_as_found(found, Devices(tuple(range(8)), node_of(found.outline)))
+    lengths, (layout, dp) = found.lengths(0.0, range(1)), (Layout(2, 2), 1)
+
+    def trained(devices: tuple[int, ...]) -> float:
+        stage = StagePlan("actor_training", layout, dp, devices)
+        return found.stage_seconds(Plan(0, {"actor_training": stage}), lengths)["actor_training"]
+
+    assert trained((0, 1, 2, 3)) < trained((0, 1, 4, 5)) < trained((0, 4, 5, 6))
+
+
+def test_price_of_tp_over_two_nodes_is_what_the_search_found_it_at() -> None:
+    found = on_two_nodes(pins={"actor_training": {"tp": 8}})
+    assert_priced_as_found(found, Devices(tuple(range(8)), node_of(found.outline)))
+
+
+def test_pinned_devices_are_those_of_the_pool_and_none_without_them() -> None:
+    found = on_two_nodes(pins={"actor_training": {"devices": [4, 5]}})
+    lengths, places = found.lengths(0.0, range(1)), node_of(found.outline)
+    (target,) = found.search(Devices((2, 3, 4, 5, 6, 7), places), lengths, 1)
+    assert target.stages["actor_training"].devices == (2, 3)
+    assert found.search(Devices((0, 1, 2, 3, 4, 6), places), lengths, 1) == ()
+
+
+def test_job_that_adapts_has_plans_without_offloading_and_expert_parallelism() -> None:
+    nodes = [{"kind": "H100", "memory": "40GiB", "devices": 4, "count": 2, "host_memory": "1TiB"}]
+    for pin, plans in ({}, 1), ({"ep": 2}, 0), ({"offload": "optimizer"}, 0):
+        asked = moe_planner(nodes=nodes, pins={"actor_training": pin})
+        found = OutlinePricing(outline=asked.outline, models=asked.models)
+        pool = Devices(tuple(range(8)), node_of(asked.outline))
+        targets = found.search(pool, found.lengths(0.0, range(1)), 1)
+        assert len(targets) == plans
+        assert all(stage.layout.ep == 1 for target in targets for stage in target.stages.values())

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.outlined import OutlinePlanner
+from nereus.planner.posed import PlannedStep
 from nereus.planner.rules import FREE, Rule, Rules
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import parse_outline

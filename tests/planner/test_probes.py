@@ -15,8 +15,9 @@ from nereus.cost.fit import NOISE
 from nereus.cost.operations import OpClass
 from nereus.cost.priors import shipped
 from nereus.cost.seconds import seconds_of
-from nereus.planner.accelerators import Option
-from nereus.planner.outlined import OutlinePlanner, PlannedStep
+from nereus.planner.options import Option
+from nereus.planner.outlined import OutlinePlanner
+from nereus.planner.posed import PlannedStep
 from nereus.planner.probes import _Items, _longest, rivals, suggest
 from nereus.planner.rules import Rules, Shared
 from nereus.planner.value import LAYOUT_ERROR, Floats

@@ -24,6 +24,7 @@ FILE: dict[str, Any] = {
                     "classes": {"gemm": {"value": 0.5, "spread": 0.1, "observations": 40}},
                 },
                 "memory_scales": {"parameters": {"scale": 1.0, "spread": 0.05}},
+                "memory_error": 0.1,
             }
         }
     },

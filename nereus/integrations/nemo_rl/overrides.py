@@ -13,9 +13,9 @@ from math import ceil
 
 from nereus.integrations.framework import Framework, assignment, engine_share, num_nodes
 from nereus.integrations.legality import ALL_DEVICES, forbids_pool, megatron
-from nereus.planner.accelerators import Option
-from nereus.planner.outlined import PlannedStep
-from nereus.planner.rules import Rules, Shared
+from nereus.planner.options import Option
+from nereus.planner.posed import PlannedStep
+from nereus.planner.rules import NOT_YET, Rules, Shared
 from nereus.spec.outline import Outline
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
 from nereus.spec.workflow import Algorithm
@@ -65,7 +65,7 @@ def _layout(option: Option) -> Hashable:
 
 
 RULES = Rules(
-    each=(ALL_DEVICES, *megatron(POLICY)),
+    each=(ALL_DEVICES, *NOT_YET, *megatron(POLICY)),
     shared=(Shared("policy and reference are one group of workers, of one micro-batch from TP 4 on", _layout, POLICY),),
 )
 

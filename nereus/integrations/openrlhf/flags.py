@@ -12,9 +12,9 @@ from collections.abc import Hashable, Iterator
 
 from nereus.integrations.framework import Framework, engine_share, num_nodes
 from nereus.integrations.legality import ALL_DEVICES, SCORERS, TRAINERS, forbids_pool, sharded_heads, unpiped
-from nereus.planner.accelerators import Option
-from nereus.planner.outlined import PlannedStep
-from nereus.planner.rules import Rules, Shared
+from nereus.planner.options import Option
+from nereus.planner.posed import PlannedStep
+from nereus.planner.rules import NOT_YET, Rules, Shared
 from nereus.spec.outline import Outline
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
 from nereus.spec.workflow import CRITIC_TRAINING, REWARD_INFERENCE, Algorithm
@@ -72,6 +72,7 @@ def _scored(option: Option) -> Hashable:
 RULES = Rules(
     each=(
         ALL_DEVICES,
+        *NOT_YET,
         unpiped("neither OpenRLHF's DeepSpeed nor its vLLM engines have a pipeline"),
         sharded_heads("DeepSpeed's TP divides query heads and key-value heads, of which it repeats none", DEEPSPEED),
     ),

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from nereus.integrations.framework import Framework, assignment, num_nodes
 from nereus.integrations.legality import ALL_DEVICES, GENERATES, TRAINERS, forbids_pool, megatron, unpiped
-from nereus.planner.accelerators import Option
-from nereus.planner.outlined import PlannedStep
-from nereus.planner.rules import Rules
+from nereus.planner.options import Option
+from nereus.planner.posed import PlannedStep
+from nereus.planner.rules import NOT_YET, Rules
 from nereus.spec.outline import Outline
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
 from nereus.spec.workflow import CRITIC_TRAINING, REWARD_INFERENCE, Algorithm
@@ -25,6 +25,7 @@ ADVANTAGES = {Algorithm.PPO: "gae", Algorithm.GRPO: "grpo", Algorithm.REMAX: "re
 RULES = Rules(
     each=(
         ALL_DEVICES,
+        *NOT_YET,
         unpiped("verl's rollout engines have no pipeline", GENERATES | {REWARD_INFERENCE}),
         *megatron(TRAINERS | {REFERENCE_INFERENCE}),
     )
