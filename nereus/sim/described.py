@@ -72,4 +72,5 @@ def config_of(
         num_kv_heads=models["actor"].decoder.num_kv_heads,
         node_of=node_of(outline),
         prior=OutlinePricing(outline=outline, models=models),
+        pool_is_live=True,
     )

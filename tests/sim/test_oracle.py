@@ -1,4 +1,4 @@
-"""The oracle's dynamic program finds what trying every history of plans finds, and no policy gets further in the same world."""
+"""The oracle finds what trying every history of plans finds, and no policy gets further than it in the same world."""
 
 from __future__ import annotations
 
