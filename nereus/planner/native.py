@@ -44,6 +44,11 @@ class NativePricing:
         """Of the declared memory, less headroom."""
         return (self.job.cluster.device.memory or 0) * (1 - self.job.policy.headroom)
 
+    @property
+    def apart(self) -> frozenset[frozenset[str]]:
+        """A native job runs its model-stages one after the other."""
+        return frozenset()
+
     def timed(self, flops_s: float | None) -> NativePricing:
         """At the declared fraction of this speed."""
         return replace(self, cost=_cost(self.job, flops_s or UNKNOWN_FLOPS))

@@ -93,6 +93,11 @@ class OutlinePricing:
         """Of the smallest device of the pool, less headroom."""
         return min(group.memory_bytes for group in self.outline.nodes) * (1 - self.outline.headroom)
 
+    @property
+    def apart(self) -> frozenset[frozenset[str]]:
+        """Asynchronously, generation and what runs beside it."""
+        return frozenset(frozenset(pair) for pair in self.outline.workflow.apart())
+
     def timed(self, flops_s: float | None) -> OutlinePricing:
         """Accelerators have datasheets."""
         return self

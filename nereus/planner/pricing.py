@@ -62,6 +62,10 @@ class Pricing(Protocol):
     def usable_bytes(self) -> float:
         """Memory of a device that a plan may fill, headroom taken off; infinite where none is declared."""
 
+    @property
+    def apart(self) -> frozenset[frozenset[str]]:
+        """Pairs of model-stages that run at the same time: no plan lets them share a device, and no transition either."""
+
     def timed(self, flops_s: float | None) -> Pricing:
         """The pricing of devices that were timed at so many FLOP/s, the slowest; None before any was."""
 

@@ -149,6 +149,7 @@ def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: i
 
     What does not fit at once is put in another order, or streamed. Raises LayoutError if there is no order.
     """
+    apart = snapshot.pricing.apart
     change = Change(
         current={stage: snapshot.emus[stage] for stage in changed},
         targets=changed,
@@ -156,8 +157,9 @@ def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: i
         endpoint_of=snapshot.endpoint_of,
         epoch=epoch,
         node_of=snapshot.endpoint_nodes,
-        exclusive=lambda a, b: False,
+        exclusive=lambda a, b: frozenset((a, b)) in apart,
         bucket_bytes=snapshot.bucket_bytes,
+        standing=tuple(emu for name, emus in snapshot.emus.items() if name not in changed for emu in emus),
     )
     standing = [emu for emus in snapshot.emus.values() for emu in emus]
     return planned(change, standing, snapshot.pricing.usable_bytes, snapshot.links)
