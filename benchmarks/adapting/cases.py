@@ -32,8 +32,14 @@ CURVES = (
 )
 """Mean responses that grow, shrink and stay."""
 
-MODELS = (("Meta-Llama-3.1-8B.json", 16), ("Qwen3-14B.json", 32), ("Qwen3-32B.json", 64), ("Meta-Llama-3.1-70B.json", 128))
-"""Config of all models of a job, and devices of its pool: what the largest count of a trace becomes."""
+MODELS = (
+    ("Meta-Llama-3.1-8B.json", 16, 512),
+    ("Qwen3-14B.json", 32, 512),
+    ("Qwen3-32B.json", 64, 256),
+    ("Meta-Llama-3.1-70B.json", 128, 256),
+)
+"""Config of all models of a job, devices of its pool (what the largest count of a trace becomes), and sequences of a step,
+such that a step takes minutes, as in the paper."""
 
 ALGORITHMS = (("ppo", False), ("grpo", True), ("remax", False), ("grpo", False), ("ppo", True))
 """Algorithm, and whether generation runs beside training."""
@@ -45,8 +51,7 @@ QUICK_CASES = (0, 9, 18)
 """Numbers of the scenarios of the quick mode: three traces, curves and models."""
 
 PROMPT_TOKENS = 512
-SEQUENCES = 512
-"""As in the paper's default workload: prompts of a few hundred tokens, one batch of rollouts a step."""
+"""Prompts of a few hundred tokens, as in the paper's default workload."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,9 @@ def cases(data: Path) -> tuple[Case, ...]:
     """All pairs of a trace and a curve."""
     found = []
     for number, (trace, curve) in enumerate((trace, curve) for trace in TRACES for curve in CURVES):
-        config, devices = MODELS[(number + number // len(CURVES)) % len(MODELS)]
+        config, devices, sequences = MODELS[(number + number // len(CURVES)) % len(MODELS)]
         algorithm, asynchronous = ALGORITHMS[number % len(ALGORITHMS)]
-        outline = parse_outline(_outline(config, devices, algorithm, asynchronous=asynchronous))
+        outline = parse_outline(_outline(config, devices, sequences, algorithm, asynchronous=asynchronous))
         model = parse_hf_config(read_data(data / "hf_configs" / config, "model"), config)
         found.append(
             Case(
@@ -88,7 +93,7 @@ def cases(data: Path) -> tuple[Case, ...]:
     return tuple(found)
 
 
-def _outline(config: str, devices: int, algorithm: str, *, asynchronous: bool) -> dict[str, Any]:
+def _outline(config: str, devices: int, sequences: int, algorithm: str, *, asynchronous: bool) -> dict[str, Any]:
     samples = {"ppo": 1, "grpo": 8, "remax": 1}[algorithm]
     return {
         "name": config.removesuffix(".json"),
@@ -96,7 +101,7 @@ def _outline(config: str, devices: int, algorithm: str, *, asynchronous: bool) -
         "asynchronous": asynchronous,
         "models": {"actor": config},
         "workload": {
-            "prompts_per_step": SEQUENCES // samples,
+            "prompts_per_step": sequences // samples,
             "samples_per_prompt": samples,
             "prompt_tokens": PROMPT_TOKENS,
             "response_tokens": 1024,

@@ -23,6 +23,7 @@ from nereus.planner.pricing import Devices, Lengths
 from nereus.policy.proposal import propose
 from nereus.runtime.driver import Driver
 from nereus.runtime.ports import Ports
+from nereus.sim.checkpoints import Checkpoints
 from nereus.sim.described import config_of
 from nereus.sim.endpoints import Choose, SimPorts
 from nereus.sim.facts import Facts, Unwritten
@@ -43,7 +44,8 @@ class Adaptive:
         self._scenario, self._name, self.choose = scenario, name, choose
         self._facts = Facts()
         self._pool = Pool(scenario.timeline)
-        self._step = self._saved = 0
+        self._step = 0
+        self._saved = Checkpoints(scenario.checkpoint_s)
         self._step_s = 0.0
         self._driver: Driver | None = None
         self._ports: SimPorts | None = None
@@ -107,8 +109,8 @@ class Adaptive:
         self._keep_news()
         self._driver_state, self._driver, self._ports = self._driver.state, None, None
         self._facts.clear()
-        self.ledger.undo(self._step - self._saved)
-        self._step = self._saved
+        self.ledger.undo(self._step - self._saved.step)
+        self._step = self._saved.step
         began = self._facts.now_s
         self._pass_time(began + self._scenario.restart_s)
         self.ledger.spend(began, self._facts.now_s, Cause.RESTART, why)
@@ -149,8 +151,7 @@ class Adaptive:
         self.ledger.spend(began, end, Cause.STEPS, what)
         self.ledger.steps.append((truth.seconds, truth.response_tokens))
         self.ledger.device_s += truth.seconds * len(self._pool.there)
-        if self._step % scenario.checkpoint_steps == 0:
-            self._saved = self._step
+        self._saved.boundary(self._step, self._facts.now_s)
         self._ask(BoundaryReached(report=_report(self._step, truth, driver.state)))
 
     def _ask(self, event: Event) -> None:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from nereus.emu.plan import DeviceId, Plan
 from nereus.sim.adaptive import describe
+from nereus.sim.checkpoints import Checkpoints
 from nereus.sim.outcome import Cause, Ledger, Outcome, outcome
 from nereus.sim.pool import Pool
 from nereus.sim.scenario import Scenario
@@ -30,7 +31,8 @@ class Fixed:
         self._scenario, self._name, self._choose = scenario, name, choose
         self._pool = Pool(scenario.timeline)
         self._now_s = 0.0
-        self._step = self._saved = 0
+        self._step = 0
+        self._saved = Checkpoints(scenario.checkpoint_s)
         self._plan: Plan | None = None
 
     def run(self) -> Outcome:
@@ -51,7 +53,7 @@ class Fixed:
     def _begin(self, plan: Plan) -> None:
         """Start on a plan; a job that runs already saves first, at a boundary."""
         is_first = self._plan is None and not self.ledger.spans
-        self._saved = self._step
+        self._saved.save(self._step, self._now_s)
         self._plan = plan
         if not is_first:
             self._restart("another plan")
@@ -64,7 +66,8 @@ class Fixed:
     def _leave(self, why: str) -> None:
         """The job has no plan any more; it was saved at the boundary where that became known."""
         if self._plan is not None:
-            self._saved, self._plan = self._step, None
+            self._saved.save(self._step, self._now_s)
+            self._plan = None
 
     def _wait(self) -> None:
         began = self._now_s
@@ -76,8 +79,8 @@ class Fixed:
     def _lost(self, began: float, cause: Cause, what: str) -> None:
         """The step failed and the processes are gone: on from the last checkpoint."""
         self.ledger.spend(began, self._now_s, cause, what)
-        self.ledger.undo(self._step - self._saved)
-        self._step, self._plan = self._saved, None
+        self.ledger.undo(self._step - self._saved.step)
+        self._step, self._plan = self._saved.step, None
 
     def _run_step(self, plan: Plan) -> None:
         scenario, began, what = self._scenario, self._now_s, describe(plan)
@@ -96,8 +99,7 @@ class Fixed:
         self._step += 1
         self.ledger.spend(began, end, Cause.STEPS, what)
         self.ledger.steps.append((truth.seconds, truth.response_tokens))
-        if self._step % scenario.checkpoint_steps == 0:
-            self._saved = self._step
+        self._saved.boundary(self._step, self._now_s)
 
     def _pass_to(self, until_s: float) -> None:
         while self._pool.coming_s <= until_s:

@@ -57,8 +57,8 @@ class Scenario:
     speeds: Speeds = field(default_factory=Speeds)
     links: LinkRates = field(default_factory=LinkRates)
     max_steps: int = 10**9
-    checkpoint_steps: int = 20
-    """Every so many steps the job saves a checkpoint, in the background: what was done since is lost with the last copy."""
+    checkpoint_s: float = 1800.0
+    """Seconds between checkpoints, which are written in the background: what was done since is lost with the last copy."""
     restart_s: float = 240.0
     """From the end of a job's processes until it runs again: scheduling, imports, engines, reading the checkpoint."""
 
