@@ -65,6 +65,23 @@ THOROUGH = (
     "sim/test_published_figures.py",
     "api/",
     "cli/",
+    "planner/test_exact_search.py",
+    "planner/test_explain.py",
+    "planner/test_value.py",
+    "planner/test_probes.py",
+    "planner/test_outline_pricing.py",
+    "planner/test_prices.py",
+    "planner/test_quanta.py",
+    "planner/test_expert_plans.py",
+    "planner/test_calibration.py",
+    "planner/test_simplifications.py",
+    "planner/test_outlined.py",
+    "integrations/test_openrlhf_flags.py",
+    "integrations/test_verl_overrides.py",
+    "integrations/test_nemo_rl_overrides.py",
+    "sim/test_oracle.py",
+    "sim/test_step_noise.py",
+    "spec/test_job_file_refused.py",
 )
 """Tests that search, replay or serve for more than a few seconds: `make test` runs them, `make check` does not."""
 
