@@ -49,6 +49,8 @@ class Adaptive:
         self._step_s = 0.0
         self._driver: Driver | None = None
         self._ports: SimPorts | None = None
+        self._driver_state: JobState | None = None
+        """Of the controller before a restart: what it had learnt is saved with the job."""
         self._told = 0
 
     def run(self) -> Outcome:
@@ -85,9 +87,6 @@ class Adaptive:
         ports.starts_at_once = True
         self._ask(JobStarted(devices=self._pool.usable))
         ports.starts_at_once = False
-
-    _driver_state: JobState | None = None
-    """Of the controller before a restart: what it had learnt is saved with the job."""
 
     def _first_plan(self) -> dict[str, StagePlan] | None:
         scenario = self._scenario
