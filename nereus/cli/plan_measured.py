@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -19,7 +19,9 @@ from nereus.cost.accelerator import Learnt
 from nereus.planner.outlined import OutlinePlanner
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
-from nereus.spec.ran import RanStage
+
+if TYPE_CHECKING:
+    from nereus.spec.ran import RanStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from nereus.cli.plan import Asked, device_counts
 from nereus.cli.plan_measured import probes_of, show_known, show_probes, what_is_known
 from nereus.cli.tables import show_table
 from nereus.emu.plan import spans
-from nereus.integrations.exports import exported
 from nereus.integrations.framework import Framework
 from nereus.planner.found import Report
 from nereus.planner.outlined import OutlinePlanner
@@ -68,7 +67,11 @@ def plan_outline(data: object, path: Path, asked: Asked) -> None:
     models = read_models(outline, path.absolute().parent)
     growth = read_lengths(asked.lengths) if asked.lengths else ()
     known = what_is_known(asked, outline, models)
-    framework = exported(asked.export) if asked.export else None
+    framework = None
+    if asked.export:
+        from nereus.integrations.exports import exported  # three frameworks' rules, which most plans need not read
+
+        framework = exported(asked.export)
     if framework:
         outline = framework.run_by(outline)
     answers = []

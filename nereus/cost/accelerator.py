@@ -96,6 +96,12 @@ class AcceleratorModel:
         components = generation_components(run, model, tokens, resident_bytes, rollout.kv_item_bytes)
         return self._prediction(run, generation_workload(run, model, rollout), components)
 
+    def training_seconds(self, run: Execution, model: Architecture) -> float:
+        """What `training` expects, without counting memory where it does not matter."""
+        if run.regime.stalls_near_capacity:
+            return self.training(run, model).expected_s
+        return self.seconds(training_workload(run, model))
+
     def training_memory(self, run: Execution, model: Architecture) -> Mapping[Component, float]:
         """Bytes of the fullest device of a training update, without its seconds."""
         return self.scales.by_component(fullest_components(run, model))

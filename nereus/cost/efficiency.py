@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,7 +66,7 @@ UNSEEN: Mapping[OpClass, Efficiency] = {
 conservative guesses, not measurements, and a report says so of every class that is still at them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Efficiencies:
     """The efficiencies of one hardware kind."""
 
@@ -77,10 +78,12 @@ class Efficiencies:
     common: float = 0.0
     """Spread of a factor that all computation shares: not 0 where the peak was timed instead of printed in a datasheet."""
 
-    @property
+    @cached_property
     def inverse(self) -> Vector:
         """One over each efficiency, in the order of `OpClass`."""
-        return np.array([1.0 / self.values[op].value for op in OpClass])
+        found = np.array([1.0 / self.values[op].value for op in OpClass])
+        found.setflags(write=False)
+        return found
 
     @property
     def _spread(self) -> Vector:

@@ -15,9 +15,10 @@ from typing import Any
 from nereus.cost.accelerator import AcceleratorModel, Learnt, Prediction
 from nereus.cost.components import Component
 from nereus.cost.execution import Execution
-from nereus.cost.generation import Rollout, kv_token_bytes
+from nereus.cost.generation import Rollout, generation_workload, kv_token_bytes
 from nereus.cost.layer import Architecture
 from nereus.cost.priors import known_of
+from nereus.cost.training import inference_workload
 from nereus.cost.volume import Workload
 from nereus.planner.options import LayoutClass
 from nereus.spec.hardware import ACCELERATORS, Hardware, LinkClass
@@ -141,9 +142,19 @@ class Prices:
         role = one.name if one.role == GENERATION else one.role
         key = "seconds", self.architecture(one.holder), self.kinds[kind], role, way(run), _near(run)
         if key not in self.told:
-            self.told[key] = self.repeats(stage) * self.prediction(stage, kind, run).expected_s
+            self.told[key] = self.repeats(stage) * self._once(stage, kind, run)
         found: float = self.told[key]
         return found
+
+    def _once(self, stage: str, kind: int, run: Execution) -> float:
+        """What is expected of a `prediction`, which counts memory too: thousands of options are priced, and few chosen."""
+        one = self.outline.workflow.stage(stage)
+        model, architecture = self.model(kind, one.role), self.architecture(one.holder)
+        if one.role == GENERATION:
+            return model.seconds(generation_workload(run, architecture, self._rollout(architecture, run)))
+        if one.role == TRAINING:
+            return model.training_seconds(self._update(run), architecture)
+        return model.seconds(inference_workload(run, architecture))
 
     def repeats(self, stage: str) -> float:
         """How often a step does what is predicted of a model-stage: its updates; a baseline is a part of a rollout."""

@@ -177,7 +177,7 @@ def machine_seconds(found: OutlinePlanner, option: Option, slower: Floats) -> Fl
     grid = np.geomspace(slower.min(), slower.max(), 200)
     table = []
     for factor in grid:
-        inverse = known.inverse
+        inverse = known.inverse.copy()
         inverse[OpClass.TP_NODE.position] *= factor
         table.append(seconds_of(work, inverse))
     return np.interp(slower, grid, table)
