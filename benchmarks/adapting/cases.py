@@ -33,13 +33,13 @@ CURVES = (
 """Mean responses that grow, shrink and stay."""
 
 MODELS = (
-    ("Meta-Llama-3.1-8B.json", 16, 512),
-    ("Qwen3-14B.json", 32, 512),
-    ("Qwen3-32B.json", 64, 256),
-    ("Meta-Llama-3.1-70B.json", 128, 256),
+    ("Meta-Llama-3.1-8B.json", 16, 128),
+    ("Qwen3-14B.json", 32, 128),
+    ("Qwen3-32B.json", 64, 128),
+    ("Meta-Llama-3.1-70B.json", 128, 128),
 )
 """Config of all models of a job, devices of its pool (what the largest count of a trace becomes), and sequences of a step,
-such that a step takes minutes, as in the paper."""
+such that a step takes a minute or two, as in the paper: more, and the notice of a device is shorter than a step."""
 
 ALGORITHMS = (("ppo", False), ("grpo", True), ("remax", False), ("grpo", False), ("ppo", True))
 """Algorithm, and whether generation runs beside training."""

@@ -204,6 +204,7 @@ class Adaptive:
             return PoolChanged(step=self._step, arriving=event.devices, leaving={})
         if event.change is Change.GONE:
             return PoolChanged(step=self._step, arriving=(), leaving={}, gone=event.devices)
+        self._saved.notice(self._step, self._facts.now_s, event.gone_s, self._scenario.save_s)
         steps = int((event.gone_s - self._facts.now_s) / self._step_s) if self._step_s else 0
         return PoolChanged(step=self._step, arriving=(), leaving=dict.fromkeys(event.devices, self._step + steps))
 

@@ -21,6 +21,11 @@ class Checkpoints:
         if now_s - self.at_s >= self.every_s:
             self.save(step, now_s)
 
+    def notice(self, step: int, now_s: float, gone_s: float, save_s: float) -> None:
+        """Devices go: what the last boundary left is written, if there is time. No update has begun to change it."""
+        if gone_s - now_s >= save_s:
+            self.save(step, now_s)
+
     def save(self, step: int, now_s: float) -> None:
         """Save now."""
         self.step, self.at_s = step, now_s

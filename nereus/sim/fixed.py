@@ -18,6 +18,7 @@ from nereus.sim.checkpoints import Checkpoints
 from nereus.sim.outcome import Cause, Ledger, Outcome, outcome
 from nereus.sim.pool import Pool
 from nereus.sim.scenario import Scenario
+from nereus.sim.timeline import Change
 
 Chooser: TypeAlias = Callable[[tuple[DeviceId, ...], int, Plan | None], Plan | None]
 """The plan that a job should have on these devices at a step, when it has this one now; None where none fits."""
@@ -88,7 +89,9 @@ class Fixed:
         end = began + truth.seconds
         while self._pool.coming_s <= end:
             self._advance(self._pool.coming_s)
-            self._pool.take()
+            event = self._pool.take()
+            if event.change is Change.NOTICE:
+                self._saved.notice(self._step, self._now_s, event.gone_s, scenario.save_s)
             if not plan.devices <= self._pool.there:
                 self._lost(began, Cause.REDONE, what)
                 return

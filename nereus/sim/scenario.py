@@ -59,6 +59,8 @@ class Scenario:
     max_steps: int = 10**9
     checkpoint_s: float = 1800.0
     """Seconds between checkpoints, which are written in the background: what was done since is lost with the last copy."""
+    save_s: float = 60.0
+    """A notice that comes so long before its end is time enough to write what the last boundary left."""
     restart_s: float = 240.0
     """From the end of a job's processes until it runs again: scheduling, imports, engines, reading the checkpoint."""
 
