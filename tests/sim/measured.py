@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.costing.generation import BLOOM_176B, LLAMA_70B
 from nereus.sim.decoding import Decode
 from nereus.sim.footprint import CONTEXT
 from nereus.sim.model_size import model_size
@@ -112,24 +113,6 @@ def layouts_a100(folder: Path, name: str) -> list[Update]:
         one = run(line, "A100-80GB", model, int(line["global_batch"]), int(line["seqlen"]), recompute=True)
         found.append(Update((line["model"], line["gpus"]), one, float(line["iter_time_s"])))
     return found
-
-
-LLAMA_70B = Decoder(
-    hidden_size=8192, num_layers=80, num_heads=64, num_kv_heads=8, head_dim=128, ffn_size=28_672, vocab_size=32_000
-)
-BLOOM_176B = Decoder(
-    family="gpt2",
-    gated=False,
-    hidden_size=14_336,
-    num_layers=70,
-    num_heads=112,
-    num_kv_heads=112,
-    head_dim=128,
-    ffn_size=57_344,
-    vocab_size=250_880,
-    tied=True,
-)
-"""From the published config.json of Llama-2-70B and BLOOM-176B."""
 
 
 def static_batches(folder: Path) -> list[Iteration]:
