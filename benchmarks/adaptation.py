@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -58,7 +59,7 @@ def main(
         typer.echo(json.dumps(found))
         return
     for key, rival in RIVALS.items():
-        console.print(f"nereus over {rival}: median {found[key]['median']:.3f}, least {found[key]['min']:.3f}")
+        console.print(f"nereus over {rival}: median {found[key]['median']}, least {found[key]['min']}")
 
 
 def _run(case: Case, steps: int, console: Console) -> dict[str, Any]:
@@ -81,12 +82,17 @@ def _run(case: Case, steps: int, console: Console) -> dict[str, Any]:
     return row
 
 
-def _ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def _ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
     found = {}
     for key, rival in RIVALS.items():
         ratios = [_ratio(row["throughput"]["nereus"], row["throughput"][rival]) for row in rows]
-        found[key] = {"median": median(ratios), "min": min(ratios)}
+        found[key] = {"median": _finite(median(ratios)), "min": _finite(min(ratios))}
     return found
+
+
+def _finite(ratio: float) -> float | None:
+    """JSON has no infinity."""
+    return ratio if isfinite(ratio) else None
 
 
 def _ratio(ours: float, theirs: float) -> float:
@@ -96,13 +102,13 @@ def _ratio(ours: float, theirs: float) -> float:
     return float("inf") if ours else 1.0
 
 
-def _gammas(chosen: Sequence[Case], steps: int) -> dict[str, float]:
+def _gammas(chosen: Sequence[Case], steps: int) -> dict[str, float | None]:
     """Median throughput over the scenarios at each gamma, relative to that at the paper's 0.5."""
     found: dict[float, list[float]] = {gamma: [] for gamma in GAMMAS}
     for case, gamma in product(chosen, GAMMAS):
         scenario = replace(case.scenario(gamma=gamma), max_steps=steps)
         found[gamma].append(simulate(scenario, "nereus").throughput)
-    return {f"{g:g}": median(_ratio(a, b) for a, b in zip(found[g], found[0.5], strict=True)) for g in GAMMAS}
+    return {f"{g:g}": _finite(median(_ratio(a, b) for a, b in zip(found[g], found[0.5], strict=True))) for g in GAMMAS}
 
 
 if __name__ == "__main__":
