@@ -55,6 +55,7 @@ THOROUGH = (
     "cost/test_published_training.py",
     "cost/test_rates.py",
     "control/test_machine.py",
+    "monitor/test_inventory.py",
     "runtime/test_driver.py",
     "runtime/test_early_ends.py",
     "runtime/test_first_light.py",

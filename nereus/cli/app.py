@@ -144,6 +144,17 @@ def plan(
 
 
 @app.command()
+def inventory(
+    save: Annotated[Path | None, typer.Option(help="Write it to a file that an outline's nodes can name.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """What this machine has: accelerators, their links, the host's memory and network."""
+    from nereus.cli.inventory import show_inventory
+
+    show_inventory(save, as_json=as_json)
+
+
+@app.command()
 def simulate(
     outline: Annotated[Path, typer.Argument(help="The outline of a job on accelerators.", metavar="OUTLINE")],
     availability: Annotated[Path, typer.Option(help="A CSV of the devices available over time.")],

@@ -24,7 +24,7 @@ from nereus.planner.outlined import OutlinePlanner
 from nereus.planner.posed import PlannedStep
 from nereus.planner.rules import FREE
 from nereus.spec.lengths import read_lengths
-from nereus.spec.outline import parse_outline, read_models
+from nereus.spec.outline import read_models, read_outline
 
 GIB = 2**30
 
@@ -63,7 +63,7 @@ class Answer:
 
 def plan_outline(data: object, path: Path, asked: Asked) -> None:
     """Search the best plans of an outline for each number of devices, and print them."""
-    outline = parse_outline(data)
+    outline = read_outline(data, path.absolute().parent)
     models = read_models(outline, path.absolute().parent)
     growth = read_lengths(asked.lengths) if asked.lengths else ()
     known = what_is_known(asked, outline, models)

@@ -25,7 +25,7 @@ from nereus.sim.report import report
 from nereus.sim.scenario import Scenario
 from nereus.spec.drift_file import read_drift
 from nereus.spec.lengths import read_lengths
-from nereus.spec.outline import is_outline, parse_outline, read_models
+from nereus.spec.outline import is_outline, read_models, read_outline
 from nereus.spec.policy import GAMMA
 from nereus.spec.problems import unknown
 from nereus.spec.reading import read_data
@@ -85,7 +85,7 @@ def _read(path: Path, asked: Asked) -> Inputs:
             fix = "write an outline of the job: its models by config.json, algorithm, workload and nodes (docs/outline.md)"
             raise UserError(f"{path}: it is a job file, and accelerators are simulated; {fix}")
         raise UserError(f"{path}: it must be an outline, with the fields name, algorithm, models, workload and nodes")
-    outline = parse_outline(data)
+    outline = read_outline(data, path.absolute().parent)
     return Inputs(
         outline=outline,
         models=read_models(outline, path.absolute().parent),

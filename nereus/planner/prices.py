@@ -68,17 +68,23 @@ class Prices:
         return tuple(group for group in self.outline.nodes if (group.kind, group.memory_bytes) == self.kinds[kind])
 
     def hardware(self, kind: int) -> Hardware:
-        """Nodes as large as the largest of the kind, hosts as near as the farthest."""
+        """Nodes as large as the largest of the kind, links as slow as the slowest."""
         return self._hardware[kind]
 
     @cached_property
     def _hardware(self) -> tuple[Hardware, ...]:
         found = []
         for kind, (name, memory) in enumerate(self.kinds):
-            known, groups = ACCELERATORS[name], self.groups(kind)
-            host = min(group.host_bytes_s or known.host_bytes_s for group in groups)
-            accelerator = replace(known, memory_bytes=memory, host_bytes_s=host)
-            found.append(Hardware(accelerator, self.largest_node or max(group.devices for group in groups)))
+            groups = self.groups(kind)
+            accelerators = [group.accelerator for group in groups]
+            slowest = replace(
+                ACCELERATORS[name],
+                memory_bytes=memory,
+                node_bytes_s=min(one.node_bytes_s for one in accelerators),
+                network_bytes_s=min(one.network_bytes_s for one in accelerators),
+                host_bytes_s=min(one.host_bytes_s for one in accelerators),
+            )
+            found.append(Hardware(slowest, self.largest_node or max(group.devices for group in groups)))
         return tuple(found)
 
     def architecture(self, holder: str) -> Architecture:

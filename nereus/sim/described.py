@@ -10,7 +10,6 @@ from nereus.emu.unit import counter_tensors
 from nereus.layout.catalog import StateSpec
 from nereus.layout.dense import state_spec
 from nereus.planner.outline_pricing import OutlinePricing, node_of
-from nereus.spec.hardware import ACCELERATORS
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
 from nereus.spec.policy import Policy
@@ -44,7 +43,7 @@ def states_of(outline: Outline, models: Mapping[str, HfModel]) -> dict[str, Stat
 
 def links_of(outline: Outline) -> LinkRates:
     """What moving state is expected to take before any was moved: half of the datasheet's rates, and slow set-up."""
-    rates = [ACCELERATORS[group.kind] for group in outline.nodes]
+    rates = [group.accelerator for group in outline.nodes]
     return LinkRates(
         wire_bytes_s=EXPECTED * min(kind.network_bytes_s for kind in rates),
         near_bytes_s=EXPECTED * min(kind.node_bytes_s for kind in rates),

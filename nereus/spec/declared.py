@@ -18,6 +18,9 @@ class Declared(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+RECORD: ConfigDict = {**Declared.model_config, "defer_build": True}
+"""Of what programs write and read again: as strict, but built when a file is read, since most commands read none."""
+
 Whole = Annotated[int, Strict(), Field(lt=2**63)]
 """A whole number that was written as one, and that 64 bits hold."""
 Real = Annotated[float, Strict()]

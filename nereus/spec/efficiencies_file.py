@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from nereus.spec.declared import Declared, Real, Whole
+from nereus.spec.declared import RECORD, Real, Whole
 from nereus.spec.hardware import ACCELERATORS
 from nereus.spec.problems import Problem, from_validation, refuse, unknown
 from nereus.spec.reading import read_data
@@ -26,14 +26,10 @@ MOST_SPREAD = 20.0
 """Of a log; a factor of e^20 is no knowledge, and no number that arithmetic would survive."""
 
 
-CONFIG: ConfigDict = {**Declared.model_config, "defer_build": True}
-"""As of all declarations, but built when a file is read: most plans have none, and should start at once."""
-
-
 class SavedClass(BaseModel):
     """The efficiency of one operation class."""
 
-    model_config = CONFIG
+    model_config = RECORD
 
     value: Real = Field(gt=0, le=1e6)
     """Achieved over datasheet."""
@@ -46,7 +42,7 @@ class SavedClass(BaseModel):
 class SavedScale(BaseModel):
     """The scale of one component of memory."""
 
-    model_config = CONFIG
+    model_config = RECORD
 
     scale: Real = Field(gt=0, le=1e6)
     """Measured bytes over bytes by shape."""
@@ -57,7 +53,7 @@ class SavedScale(BaseModel):
 class SavedEfficiencies(BaseModel):
     """The efficiencies of one kind in one role."""
 
-    model_config = CONFIG
+    model_config = RECORD
 
     kind: str
     """Accelerator."""
@@ -74,7 +70,7 @@ class SavedEfficiencies(BaseModel):
 class SavedModel(BaseModel):
     """What is known of one kind in one role."""
 
-    model_config = CONFIG
+    model_config = RECORD
 
     efficiencies: SavedEfficiencies
     memory_scales: dict[str, SavedScale]
@@ -86,7 +82,7 @@ class SavedModel(BaseModel):
 class EfficienciesFile(BaseModel):
     """All that was learnt."""
 
-    model_config = CONFIG
+    model_config = RECORD
 
     version: Literal[1]
     """Of the format."""

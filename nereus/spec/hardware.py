@@ -9,7 +9,7 @@ rate is what one device can send while it receives as much: half of the figure t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
@@ -126,8 +126,6 @@ class Hardware:
 
     accelerator: Accelerator
     devices_per_node: int = 8
-    link_bytes_s: Mapping[LinkClass, float] = field(default_factory=dict)
-    """What the inventory says, by class; the reference node's where it says nothing."""
 
     def link(self, span: int) -> LinkClass:
         """The slowest link inside a group whose members lie within `span` neighbouring devices."""
@@ -135,6 +133,4 @@ class Hardware:
 
     def bytes_s(self, link: LinkClass) -> float:
         """Peak bytes per second of one device in one direction."""
-        if link in self.link_bytes_s:
-            return self.link_bytes_s[link]
         return self.accelerator.node_bytes_s if link is LinkClass.NODE else self.accelerator.network_bytes_s

@@ -8,6 +8,7 @@ A job file says how the native job runs; an outline says what any framework's jo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,8 +16,9 @@ from pydantic import Field, Strict, ValidationError, field_validator, model_vali
 
 from nereus.spec.declared import Declared, Real, Whole
 from nereus.spec.devices import MAX_DEVICES_PER_NODE, MAX_NODES
-from nereus.spec.hardware import ACCELERATORS
+from nereus.spec.hardware import ACCELERATORS, Accelerator
 from nereus.spec.hf_config import HfModel, parse_hf_config
+from nereus.spec.inventory import with_inventories
 from nereus.spec.pins import Pin, model_problems, pin_problems
 from nereus.spec.policy import HEADROOM
 from nereus.spec.problems import Problem, from_validation, refuse, unknown
@@ -86,8 +88,14 @@ class Nodes(Declared):
     """Bytes of one node's host that a plan may fill with offloaded state, such as 1TiB; null: nothing is offloaded."""
     host_bytes_s: Annotated[Bytes, Field(ge=1, le=2**50)] | None = None
     """Bytes per second between one device and its host, in one direction, such as 25GB; null: the datasheet's."""
+    node_bytes_s: Annotated[Bytes, Field(ge=1, le=2**50)] | None = None
+    """Bytes per second between one device and the others of its node, in one direction; null: the datasheet's."""
+    network_bytes_s: Annotated[Bytes, Field(ge=1, le=2**50)] | None = None
+    """Bytes per second of one device to other nodes, in one direction; null: those of the maker's reference node."""
     price_per_hour: Real | None = Field(default=None, gt=0, le=1e9)
     """Of one device, in any currency; null: costs are not told."""
+    inventory: str | None = Field(default=None, min_length=1)
+    """A file of `nereus inventory`, from the outline on: what it says stands for what is not declared beside it."""
 
     @field_validator("kind")
     @classmethod
@@ -100,6 +108,19 @@ class Nodes(Declared):
     def memory_bytes(self) -> int:
         """Of one device."""
         return self.memory or ACCELERATORS[self.kind].memory_bytes
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """One device: its kind's datasheet, with what is declared of this one in its place."""
+        known = ACCELERATORS[self.kind]
+        return replace(
+            known,
+            memory_bytes=self.memory_bytes,
+            node_bytes_s=self.node_bytes_s or known.node_bytes_s,
+            network_bytes_s=self.network_bytes_s or known.network_bytes_s,
+            host_bytes_s=self.host_bytes_s or known.host_bytes_s,
+            price_per_hour=self.price_per_hour,
+        )
 
 
 NO_PIN = Pin()
@@ -155,6 +176,11 @@ class Outline(Declared):
 def is_outline(data: object) -> bool:
     """Whether plain data is an outline rather than a job file: a job has neither of these fields."""
     return isinstance(data, Mapping) and not {"algorithm", "models"}.isdisjoint(data)
+
+
+def read_outline(data: object, folder: Path) -> Outline:
+    """The outline in the plain data of a file in `folder`, what its `inventory` files say included. Raises JobFileError."""
+    return parse_outline(with_inventories(data, folder))
 
 
 def parse_outline(data: object) -> Outline:

@@ -54,7 +54,7 @@ def test_a_group_beyond_a_node_goes_over_the_network() -> None:
     assert hardware.link(9) is LinkClass.NETWORK
 
 
-def test_what_the_inventory_says_of_a_link_comes_first() -> None:
-    hardware = Hardware(ACCELERATORS["H100"], link_bytes_s={LinkClass.NETWORK: 12.5e9})
+def test_each_link_class_has_its_own_rate() -> None:
+    hardware = Hardware(replace(ACCELERATORS["H100"], network_bytes_s=12.5e9))
     assert hardware.bytes_s(LinkClass.NETWORK) == 12.5e9
     assert hardware.bytes_s(LinkClass.NODE) == 450e9
