@@ -29,6 +29,8 @@ class StageOut(Schema):
     """In rank order, one replica after the other."""
     micro_batch: int
     """Sequences of one replica that go through the model together."""
+    recompute: bool
+    """Whether the backward runs each layer again instead of keeping its activations."""
 
 
 class PlanOut(Schema):

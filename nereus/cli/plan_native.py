@@ -64,6 +64,7 @@ def _as_dict(count: int, choice: Choice) -> dict[str, Any]:
                 "pp": c.plan.layout.pp,
                 "dp": c.plan.dp,
                 "micro_batch": c.plan.micro_batch,
+                "recompute": c.plan.recompute,
                 "seconds": c.seconds,
                 "state_bytes": c.state_bytes,
                 "live_bytes": c.live_bytes,
@@ -76,7 +77,7 @@ def _as_dict(count: int, choice: Choice) -> dict[str, Any]:
 def _show(console: Console, count: int, choices: Sequence[Choice]) -> None:
     rows = []
     for rank, choice in enumerate(choices, 1):
-        cells = [f"{c.plan.layout} dp{c.plan.dp} mb{c.plan.micro_batch} {c.seconds:.2f} s" for c in choice.chosen]
+        cells = [f"{c.plan.layout} dp{c.plan.dp} {c.plan.batching} {c.seconds:.2f} s" for c in choice.chosen]
         rows.append((str(rank), f"{choice.seconds:.2f}", f"{choice.peak_bytes / MIB:.1f}", *cells))
     stages = (c.plan.stage for c in choices[0].chosen)
     show_table(console, f"{count} devices", ("", "step s", "peak MiB", *stages), rows)

@@ -141,7 +141,13 @@ def _of_model(model: HfModel, name: str) -> Subject:
 def _stage_plans(plan: PlanFile) -> dict[str, StagePlan]:
     return {
         stage: StagePlan(
-            stage, Layout(choice.tp, choice.pp, choice.fsdp), choice.dp, choice.devices, choice.micro_batch, choice.zero1
+            stage,
+            Layout(choice.tp, choice.pp, choice.fsdp),
+            choice.dp,
+            choice.devices,
+            choice.micro_batch,
+            choice.zero1,
+            choice.recompute,
         )
         for stage, choice in plan.items()
     }

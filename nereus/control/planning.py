@@ -293,7 +293,10 @@ def decision(
         step=state.step,
         cycle=planning.cycle,
         triggers=tuple(trigger.reason for trigger in planning.triggers),
-        target={name: f"{plan}, micro-batch {plan.micro_batch}" for name, plan in changed.items()},
+        target={
+            name: f"{plan}, micro-batch {plan.micro_batch}{', recompute' if plan.recompute else ''}"
+            for name, plan in changed.items()
+        },
         verdict=verdict,
         proposal=proposal,
         command=planning.request.command if planning.request else None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nereus.control.state import JobState
 from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
@@ -19,9 +21,11 @@ def _target(state: JobState, stage: str, choice: StageChoice) -> StagePlan:
     device_of = {endpoint: device for device, endpoint in state.endpoint_of.items()}
     node_of, current, layout = state.config.node_of, state.emus[stage], Layout(choice.tp, choice.pp)
     arranged = arrange(current, stage, layout, choice.dp, choice.devices, device_of, node_of, choice.micro_batch)
+    arranged = replace(arranged, recompute=choice.recompute)
     return most_resident(arranged, current, state.config.states[stage], device_of, node_of)
 
 
 def first_plan(stage: str, choice: StageChoice) -> StagePlan:
     """A choice of the job file as a stage plan, devices in the order that the file gives."""
-    return StagePlan(stage, Layout(choice.tp, choice.pp), choice.dp, choice.devices, choice.micro_batch)
+    layout = Layout(choice.tp, choice.pp)
+    return StagePlan(stage, layout, choice.dp, choice.devices, choice.micro_batch, recompute=choice.recompute)

@@ -238,6 +238,7 @@ def execution_of(
         tokens=batch.length,
         scored_tokens=batch.length if regime.scores_prompts else batch.response_tokens,
         zero1=stage.zero1,
+        recompute=Recompute.FULL if stage.recompute else Recompute.NONE,
         item_bytes=ITEM_BYTES[dtype],
         weight_bytes=ITEM_BYTES[dtype],
         dtype=dtype,

@@ -1,6 +1,7 @@
 """Memory of the native job on each device, by component and to the byte: what its ledger counts, from shapes alone.
 
 training     gradients + activations of the micro-batches in flight + logits + pipeline sends
+             recomputed: what enters the layers + the larger of one layer's activations and the logits
 inference    logits of one micro-batch + pipeline sends
 generation   KV cache of one wave
 
@@ -36,28 +37,47 @@ def ledger_footprint(stage: StagePlan, rank: int, state: StateSpec, model: Decod
     if trains:
         in_flight = min(rows, micro * (layout.pp - layout.coordinate(rank).pp))
         found[Component.GRADIENTS] = parameters
-        found[Component.ACTIVATIONS] = item * _activations(model, layout, rank, in_flight, batch)
         found[Component.LOGITS] = item * in_flight * scored * (3 * model.hidden_size + 2 * logits)
+        found[Component.ACTIVATIONS] = item * _activations(model, layout, rank, in_flight, batch)
+        if stage.recompute:
+            again = item * micro * ceil(batch.length) * (_layer(model, layout, rank) - model.hidden_size)
+            # The backward of the logits is over, and what it kept is free, before that of the last layer begins.
+            again = max(0, again - found[Component.LOGITS])
+            found[Component.ACTIVATIONS] = again + item * _entered(model, layout, rank, in_flight, batch)
     else:
         found[Component.LOGITS] = item * micro * scored * logits
     return Footprint({**found, Component.SENDS: item * sends})
 
 
 def _activations(model: Decoder, layout: Layout, rank: int, rows: int, batch: Batch) -> int:
-    """Elements that autograd keeps for these rows.
+    """Elements that autograd keeps for these rows: per token all layers' and cos and sin.
 
-    Per token and layer: of two norms the input, the normalised input and the output (6 h); queries, repeated keys and
-    values, the output of attention twice, since the product after it wants another order (5 q), and its log-sum per head;
-    of the gated MLP both products, the gate's activation and what goes down (4 f). Per token: cos and sin. Logits count
-    apart: on the last rank, per response token, the same three of the final norm, and two values per local logit.
+    Logits count apart: on the last rank, per response token, three of the final norm, and two values per local logit.
     """
-    at = layout.coordinate(rank)
-    heads = _width(model.num_heads, layout, rank)
-    queries = heads * model.head_dim
-    ffn = _span(Segment(model.ffn_size), layout, rank)
-    layers = len(pipeline_layers(model.num_layers, layout.pp, at.pp))
-    token = layers * (6 * model.hidden_size + 5 * queries + 4 * ffn + heads) + model.head_dim
+    token = _num_layers(model, layout, rank) * _layer(model, layout, rank) + model.head_dim
     return rows * ceil(batch.length) * token
+
+
+def _layer(model: Decoder, layout: Layout, rank: int) -> int:
+    """Elements that autograd keeps of one layer for one token.
+
+    Of two norms the input, the normalised input and the output (6 h); queries, repeated keys and values, the output of
+    attention twice, since the product after it wants another order (5 q), and its log-sum per head; of the gated MLP both
+    products, the gate's activation and what goes down (4 f).
+    """
+    heads = _width(model.num_heads, layout, rank)
+    ffn = _span(Segment(model.ffn_size), layout, rank)
+    return 6 * model.hidden_size + 5 * heads * model.head_dim + 4 * ffn + heads
+
+
+def _entered(model: Decoder, layout: Layout, rank: int, rows: int, batch: Batch) -> int:
+    """Elements that are kept for these rows where layers are recomputed: what enters each, and cos and sin."""
+    token = _num_layers(model, layout, rank) * model.hidden_size + model.head_dim
+    return rows * ceil(batch.length) * token
+
+
+def _num_layers(model: Decoder, layout: Layout, rank: int) -> int:
+    return len(pipeline_layers(model.num_layers, layout.pp, layout.coordinate(rank).pp))
 
 
 def _sends(model: Decoder, layout: Layout, rank: int, rows: int, batch: Batch, *, both_ways: bool) -> int:
@@ -69,8 +89,7 @@ def _sends(model: Decoder, layout: Layout, rank: int, rows: int, batch: Batch, *
 
 def _kv_cache(model: Decoder, layout: Layout, rank: int, wave: int, batch: Batch) -> int:
     heads = max(1, _width(model.num_kv_heads, layout, rank))
-    layers = len(pipeline_layers(model.num_layers, layout.pp, layout.coordinate(rank).pp))
-    return 2 * layers * wave * heads * model.head_dim * ceil(batch.length)
+    return 2 * _num_layers(model, layout, rank) * wave * heads * model.head_dim * ceil(batch.length)
 
 
 def _vocabulary(model: Decoder, layout: Layout, rank: int) -> int:

@@ -52,6 +52,11 @@ class StagePlan:
         """Which part of the optimizer state replica `index` keeps."""
         return OptimizerShard(index, self.dp) if self.zero1 else UNSHARDED
 
+    @property
+    def batching(self) -> str:
+        """How sequences go through the model, in short: `mb4`, or `mb4 recompute`."""
+        return f"mb{self.micro_batch}{' recompute' if self.recompute else ''}"
+
     def __str__(self) -> str:
         return f"{self.layout} dp{self.dp}{' zero1' if self.zero1 else ''} on {spans(self.devices)}"
 

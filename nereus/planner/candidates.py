@@ -1,4 +1,4 @@
-"""The candidates of one model-stage: every legal layout, DP degree and micro-batch, with its latency and memory.
+"""The candidates of one model-stage: every legal layout, DP degree, micro-batch and recomputation, with latency and memory.
 
 legal: tp divides the heads and the kv heads divide tp or the reverse, pp <= layers, dp divides the batch,
        tp * pp * dp <= pool, TP inside a node      dropped: what exceeds memory alone
@@ -41,11 +41,11 @@ def candidates(request: SearchRequest, stage: str) -> tuple[Candidate, ...]:
     return tuple(sorted(fitting, key=_order))
 
 
-def _order(candidate: Candidate) -> tuple[float, int, int, int, Layout, int]:
+def _order(candidate: Candidate) -> tuple[float, int, int, int, Layout, int, bool]:
     """Fastest first; ties by fewer devices, then by less memory, then by layout, so that the order is total."""
     plan = candidate.plan
     memory = candidate.state_bytes, candidate.live_bytes
-    return (candidate.seconds, candidate.num_devices, *memory, plan.layout, plan.micro_batch)
+    return (candidate.seconds, candidate.num_devices, *memory, plan.layout, plan.micro_batch, plan.recompute)
 
 
 def _candidate(request: SearchRequest, plan: StagePlan) -> Candidate:
@@ -74,17 +74,21 @@ def _legal(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
                     yield from _with_micro_batches(request, stage, Layout(tp, pp), dp)
 
 
+def _trains(request: SearchRequest, stage: str) -> bool:
+    return any(tensor.kind is Kind.EXP_AVG for tensor in request.states[stage].tensors)
+
+
 def _updates(request: SearchRequest, stage: str) -> int:
     """Updates that divide the sequences of a model-stage: only training works on a part of the step at a time."""
-    trains = any(tensor.kind is Kind.EXP_AVG for tensor in request.states[stage].tensors)
-    return request.longest.updates if trains else 1
+    return request.longest.updates if _trains(request, stage) else 1
 
 
 def _with_micro_batches(request: SearchRequest, stage: str, layout: Layout, dp: int) -> Iterator[StagePlan]:
     rows = request.longest.sequences // (dp * _updates(request, stage))
     devices = tuple(range(layout.size * dp))
     for micro_batch in sorted({min(size, rows) for size in request.micro_batches}):
-        yield StagePlan(stage, layout, dp, devices, micro_batch)
+        for recompute in (False, True) if _trains(request, stage) else (False,):
+            yield StagePlan(stage, layout, dp, devices, micro_batch, recompute=recompute)
 
 
 def _powers_of_two(most: int) -> Iterator[int]:

@@ -158,7 +158,7 @@ class RlLoop:
         job, rollout, reference = self._job, progress.rollout, progress.reference
         assert rollout is not None
         assert reference is not None
-        emus, micro_batch = release.emus[ACTOR_TRAINING], release.plan.stages[ACTOR_TRAINING].micro_batch
+        emus, plan = release.emus[ACTOR_TRAINING], release.plan.stages[ACTOR_TRAINING]
         advantages = group_advantages(rollout.rewards, job.workload.samples_per_prompt, job.grpo.advantage_eps)
         advantages = advantages.to(reference.dtype)
         tokens = int(rollout.response_length[rows].sum())
@@ -169,9 +169,10 @@ class RlLoop:
                 advantages[part],
                 reference[part],
                 tokens,
-                micro_batch,
+                plan.micro_batch,
                 job.grpo,
                 job.workload.temperature,
+                plan.recompute,
             )
             for part in parts
         ]

@@ -9,6 +9,7 @@ is whole on every rank. The same code runs training, scoring and decoding.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from nereus.layout.layout import Coordinate, Layout
 from nereus.layout.tensors import Segment, pipeline_layers
 from nereus.rl.channels import Channels, copied, summed
 from nereus.rl.kv_cache import KvCache
+from nereus.rl.recompute import Angles, recomputed
 from nereus.spec.model import ModelShape
 
 
@@ -44,17 +46,26 @@ class Decoder:
         rows = F.embedding(local.clamp(0, len(self.vocab) - 1), table)
         return summed(rows * mine.unsqueeze(-1).to(rows.dtype), self._tp)
 
-    def run_layers(self, x: torch.Tensor, positions: torch.Tensor, cache: KvCache | None = None) -> torch.Tensor:
+    def run_layers(
+        self, x: torch.Tensor, positions: torch.Tensor, cache: KvCache | None = None, *, recompute: bool = False
+    ) -> torch.Tensor:
         """The layers of this rank on x [batch, length, hidden] at positions [batch, length].
 
         Without a cache attention is causal over the rows themselves (right-padded rows need no mask). With one, keys and
-        values are appended at `positions` and attention reads everything up to them.
+        values are appended at `positions` and attention reads everything up to them. `recompute`: the backward runs each
+        layer again instead of keeping its activations.
         """
         rotary = self._rotary(positions, x.dtype)
         for layer in self.layers:
-            x = x + self._attention(layer, self._norm(x, layer_name(layer, "input_layernorm")), rotary, positions, cache)
-            x = x + self._mlp(layer, self._norm(x, layer_name(layer, "post_attention_layernorm")))
+            run = partial(self._layer, layer, positions, cache)
+            x = recomputed(run, x, rotary) if recompute else run(x, rotary)
         return x
+
+    def _layer(
+        self, layer: int, positions: torch.Tensor, cache: KvCache | None, x: torch.Tensor, rotary: Angles
+    ) -> torch.Tensor:
+        x = x + self._attention(layer, self._norm(x, layer_name(layer, "input_layernorm")), rotary, positions, cache)
+        return x + self._mlp(layer, self._norm(x, layer_name(layer, "post_attention_layernorm")))
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [.., len(vocab)] of this rank's tokens from the last hidden states [.., hidden]."""
@@ -80,7 +91,7 @@ class Decoder:
         self,
         layer: int,
         x: torch.Tensor,
-        rotary: tuple[torch.Tensor, torch.Tensor],
+        rotary: Angles,
         positions: torch.Tensor,
         cache: KvCache | None,
     ) -> torch.Tensor:
@@ -106,7 +117,7 @@ class Decoder:
         gated = F.silu(F.linear(x, self._weight(layer, "mlp.gate_proj"))) * F.linear(x, self._weight(layer, "mlp.up_proj"))
         return summed(F.linear(gated, self._weight(layer, "mlp.down_proj")), self._tp)
 
-    def _rotary(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def _rotary(self, positions: torch.Tensor, dtype: torch.dtype) -> Angles:
         """cos and sin, [batch, 1, length, head_dim / 2]."""
         dim = self.shape.head_dim
         exponent = torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device) / dim

@@ -41,6 +41,8 @@ class Accumulate:
     micro_batch: int
     grpo: Grpo
     temperature: float
+    recompute: bool = False
+    """Whether the backward runs each layer again instead of keeping its activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def _run_pipeline(
         for direction, index in order:
             micro = micros[index]
             if direction == "F":
-                entered, left = _forward(model, link, micro, index, leaves_dtype(leaves))
+                entered, left = _forward(model, link, micro, index, leaves_dtype(leaves), recompute=request.recompute)
                 if model.is_last:
                     left = _loss(model, left, micro, request, sums)
                 else:
@@ -213,11 +215,11 @@ def _micro_batches(rollout: Rollout, size: int, device: torch.device) -> list[_M
 
 
 def _forward(
-    model: Decoder, link: PipelineLink, micro: _Micro, index: int, dtype: torch.dtype
+    model: Decoder, link: PipelineLink, micro: _Micro, index: int, dtype: torch.dtype, *, recompute: bool = False
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
     """What entered this rank (None on the first) and the hidden states that leave it, both [b, T, hidden]."""
     if model.is_first:
-        return None, model.run_layers(model.embed(micro.tokens), micro.positions)
+        return None, model.run_layers(model.embed(micro.tokens), micro.positions, recompute=recompute)
     shape = (*micro.tokens.shape, model.shape.hidden_size)
 
     def empty() -> torch.Tensor:
@@ -226,7 +228,7 @@ def _forward(
     entered = link.receive_activation(empty, index)
     if torch.is_grad_enabled():
         entered.requires_grad_()
-    return entered, model.run_layers(entered, micro.positions)
+    return entered, model.run_layers(entered, micro.positions, recompute=recompute)
 
 
 def _loss(model: Decoder, hidden: torch.Tensor, micro: _Micro, request: Accumulate, sums: torch.Tensor) -> torch.Tensor:

@@ -94,6 +94,7 @@ def plan_dict(plan: Plan) -> dict[str, dict[str, Any]]:
             "dp": stage.dp,
             "devices": list(stage.devices),
             "micro_batch": stage.micro_batch,
+            "recompute": stage.recompute,
         }
         for name, stage in plan.stages.items()
     }

@@ -98,6 +98,7 @@ def check_choices(job: Job, field: str, choices: Mapping[str, StageChoice]) -> I
             continue
         yield from _check_layout(job, f"{field}.{stage}", stage, choice)
         yield from _check_batch(job, f"{field}.{stage}", stage, choice)
+        yield from _check_recompute(f"{field}.{stage}", stage, choice)
         degrees = {"tp": choice.tp, "pp": choice.pp, "dp": choice.dp}
         yield from check_devices(f"{field}.{stage}.devices", choice.devices, degrees, job.cluster)
 
@@ -109,6 +110,11 @@ def _check_layout(job: Job, field: str, stage: str, choice: StageChoice) -> Iter
         yield Problem(f"{field}.pp", choice.pp, "it must be 1: generation has no pipeline")
     else:
         yield from check_pp(f"{field}.pp", choice.pp, decoder)
+
+
+def _check_recompute(field: str, stage: str, choice: StageChoice) -> Iterator[Problem]:
+    if choice.recompute and stage != ACTOR_TRAINING:
+        yield Problem(f"{field}.recompute", True, f"only {ACTOR_TRAINING} has a backward; leave it out")
 
 
 def check_tp(field: str, tp: int, decoder: Decoder, most: int) -> Iterator[Problem]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, ValidationInfo, field_validator
+from typing import Annotated
+
+from pydantic import Field, Strict, ValidationInfo, field_validator
 
 from nereus.spec.declared import Declared, Whole
 from nereus.spec.devices import MAX_DEVICES, Devices
@@ -21,6 +23,8 @@ class StageChoice(Declared):
     """tp * pp * dp device numbers, dp groups in rank order, as a list or `0-3,6`. Default: the first tp * pp * dp."""
     micro_batch: Whole = Field(default=1, ge=1)
     """Sequences of one EMU that go through the model together. 1 needs the least memory; raise it for speed."""
+    recompute: Annotated[bool, Strict()] = False
+    """Whether the backward runs each layer again instead of keeping its activations: less memory, about a third slower."""
 
     @field_validator("devices", mode="before")
     @classmethod

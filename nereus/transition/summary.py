@@ -258,7 +258,7 @@ def _ranked(
     owner = {endpoint: device for device, endpoint in endpoint_of.items()}
     nodes = {device: question.node_of(device) for device in endpoint_of}
     arranged = arrange(current, plan.stage, plan.layout, plan.dp, plan.devices, owner, nodes, plan.micro_batch)
-    arranged = replace(arranged, zero1=plan.zero1)
+    arranged = replace(arranged, zero1=plan.zero1, recompute=plan.recompute)
     return most_resident(arranged, current, question.states[plan.stage], owner, nodes)
 
 
@@ -272,6 +272,7 @@ def stage_dict(plan: StagePlan) -> dict[str, Any]:
         "zero1": plan.zero1,
         "devices": list(plan.devices),
         "micro_batch": plan.micro_batch,
+        "recompute": plan.recompute,
     }
 
 

@@ -32,7 +32,7 @@ FIXED_PLAN = {
 }
 
 LAYOUTS = [
-    ("tp1 pp4 dp2", {"stages": {TRAINING: stage(1, 4, 2, "0-7", 2)}}),
+    ("tp1 pp4 dp2, recomputed", {"stages": {TRAINING: {**stage(1, 4, 2, "0-7", 2), "recompute": True}}}),
     ("tp2 pp1 dp4", {"stages": {TRAINING: stage(2, 1, 4, "0-7", 2), GENERATION: stage(4, 1, 2, "0-7", 8)}}),
     ("tp1 pp1 dp8", {"stages": {TRAINING: stage(1, 1, 8, "0-7", 1), REFERENCE: stage(2, 3, 1, "2-7", 5)}}),
     ("tp2 pp4 dp1", {"stages": {TRAINING: stage(2, 4, 1, "0-7", 3)}}),

@@ -17,8 +17,8 @@ def test_plan_in_force_is_that_of_the_last_transition(api: Api) -> None:
     assert found.body["epoch"] == 1
     assert found.body["since_step"] == 1
     assert found.body["stages"] == {
-        "actor_generation": {"tp": 1, "pp": 1, "dp": 2, "devices": [0, 1], "micro_batch": 1},
-        "actor_training": {"tp": 1, "pp": 1, "dp": 2, "devices": [0, 1], "micro_batch": 1},
+        "actor_generation": {"tp": 1, "pp": 1, "dp": 2, "devices": [0, 1], "micro_batch": 1, "recompute": False},
+        "actor_training": {"tp": 1, "pp": 1, "dp": 2, "devices": [0, 1], "micro_batch": 1, "recompute": False},
     }
 
 

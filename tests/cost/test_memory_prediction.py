@@ -96,6 +96,31 @@ def test_first_rank_of_a_deep_pipeline_keeps_no_more_micro_batches_than_there_ar
     assert footprint(ACTOR_TRAINING, "pp3", 0, rows)[1] == 4 * 576 + 4 * (activations + sent)
 
 
+def recomputed(text: str, rank: int, batch: Batch = BATCH) -> int:
+    """Live bytes of a rank that trains with a micro-batch of 2."""
+    plan = replace(plan_of(ACTOR_TRAINING, text), recompute=True)
+    return cost_of().footprints(plan, TRAINED, batch)[rank].live
+
+
+def test_recomputing_rank_keeps_what_enters_its_layers_and_one_layer_of_one_micro_batch() -> None:
+    """Of that layer, its input is kept already. pp2 has 1 and 2 layers, two micro-batches in flight on the first."""
+    again, sent = 2 * 8 * (PER_LAYER_TOKEN - 8), 8 * 8 * 8
+    assert recomputed("pp2", 0) == 4 * (80 + 496) + 4 * (2 * (2 * 8 * (8 + 2)) + again + sent)
+    kept, logits = 2 * 8 * (2 * 8 + 2), 2 * 5 * PER_RESPONSE_TOKEN
+    assert again > logits, "so that the peak is in the backward of the last layer, after that of the logits"
+    assert recomputed("pp2", 1) == 4 * (2 * 496 + 88) + 4 * (kept + again + sent)
+
+
+def test_recomputing_rank_whose_logits_are_larger_peaks_before_its_backward() -> None:
+    long = Batch(sequences=8, prompt_tokens=3, response_tokens=500)
+    wide = MODEL.model_copy(update={"vocab_size": 1000})
+    state = state_spec(wide, "float32", counter_tensors(), optimizer=True)
+    plan = replace(plan_of(ACTOR_TRAINING, "tp1"), recompute=True)
+    (found,) = native_cost(wide, "float32", 1e9, 1 << 20, 16).footprints(plan, state, long)
+    kept, logits = 2 * 503 * (3 * 8 + 2), 2 * 500 * (3 * 8 + 2 * 1000)
+    assert found.live == 4 * (3 * 496 + 2 * 8 * 1000 + 8) + 4 * (kept + logits)
+
+
 def test_updates_and_replicas_share_the_sequences() -> None:
     whole = footprint(ACTOR_TRAINING, "pp2", 0, replace(BATCH, sequences=2))
     assert footprint(ACTOR_TRAINING, "pp2", 0, replace(BATCH, updates=4)) == whole

@@ -101,8 +101,11 @@ def _legal_plans(request: SearchRequest, stage: str) -> Iterator[StagePlan]:
         )
         if legal:
             rows = batch.sequences // (dp * updates)
+            devices = tuple(range(tp * pp * dp))
             for micro_batch in {min(size, rows) for size in request.micro_batches}:
-                yield StagePlan(stage, Layout(tp, pp), dp, tuple(range(tp * pp * dp)), micro_batch)
+                yield StagePlan(stage, Layout(tp, pp), dp, devices, micro_batch)
+                if stage == ACTOR_TRAINING:
+                    yield StagePlan(stage, Layout(tp, pp), dp, devices, micro_batch, recompute=True)
 
 
 def _raw(request: SearchRequest, plan: StagePlan) -> Raw:

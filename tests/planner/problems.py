@@ -37,10 +37,10 @@ TIGHTNESS = (0.1, 0.3, 0.5, 0.75, 1.5)
 
 @dataclass
 class Tables:
-    """What candidates cost, drawn at random once for each (model-stage, layout, dp, micro-batch); stands for a CostModel.
+    """What candidates cost, drawn at random once for each (model-stage, layout, dp, batching); stands for a CostModel.
 
     Seconds are whole numbers, so that sums are exact and equal plans compare equal. Within a shape the state stays the
-    same over micro-batches, as in life.
+    same over micro-batches and recomputation, as in life.
     """
 
     seed: int
@@ -51,7 +51,7 @@ class Tables:
     drawn: dict[object, int] = field(default_factory=dict)
 
     def stage_seconds(self, stage: StagePlan, batch: Batch) -> float:
-        return float(self._draw(1, 40, "seconds", stage.stage, stage.layout, stage.dp, stage.micro_batch))
+        return float(self._draw(1, 40, "seconds", stage.stage, stage.layout, stage.dp, stage.batching))
 
     def sync_seconds(self, replicas: int) -> float:
         return float(self.sync_s * replicas)
@@ -62,7 +62,7 @@ class Tables:
             Footprint(
                 {
                     Component.PARAMETERS: self._draw(5, 60, "state", *shape[:2], rank),
-                    Component.ACTIVATIONS: self._draw(1, 60, "live", *shape, stage.micro_batch, rank),
+                    Component.ACTIVATIONS: self._draw(1, 60, "live", *shape, stage.batching, rank),
                 }
             )
             for rank in range(stage.layout.size)
@@ -88,7 +88,7 @@ def random_request(seed: int, *, sync_s: int = 0) -> SearchRequest:
     batch = Batch(random.choice((4, 6, 8, 12)), 4, 8)
     hungriest = 60 * 3 + 60
     return SearchRequest(
-        states=dict.fromkeys(STAGES[: random.choice((2, 3))], SERVED),
+        states={name: REAL_STATES[name] for name in STAGES[: random.choice((2, 3))]},
         generates=ACTOR_GENERATION,
         cost=tables,  # type: ignore[arg-type]
         devices=tuple(node_of),

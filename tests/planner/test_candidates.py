@@ -18,9 +18,12 @@ from tests.planner.problems import QUICKSTART, real_request
 POOLS = [(1,), (3,), (4, 2), (4, 4)]
 
 
-def degrees_of(request: SearchRequest, stage: str) -> set[tuple[int, int, int, int]]:
-    plans = [candidate.plan for candidate in candidates(request, stage)]
-    return {(plan.layout.tp, plan.layout.pp, plan.dp, plan.micro_batch) for plan in plans}
+def degrees_of(request: SearchRequest, stage: str) -> set[tuple[int, int, int, str]]:
+    return {degrees(candidate.plan) for candidate in candidates(request, stage)}
+
+
+def degrees(plan: StagePlan) -> tuple[int, int, int, str]:
+    return plan.layout.tp, plan.layout.pp, plan.dp, plan.batching
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -29,8 +32,7 @@ def test_candidates_are_all_legal_ones_that_fit_alone(pool: tuple[int, ...], sta
     for capacity in (1 << 20, 6 << 20):
         request = real_request(pool, capacity, micro_batches=(4, 32))
         fitting = [raw for raw in raw_candidates(request, stage) if raw.state + raw.live <= 0.9 * capacity]
-        expected = {(raw.plan.layout.tp, raw.plan.layout.pp, raw.plan.dp, raw.plan.micro_batch) for raw in fitting}
-        assert degrees_of(request, stage) == expected
+        assert degrees_of(request, stage) == {degrees(raw.plan) for raw in fitting}
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -80,3 +82,18 @@ def test_candidates_come_fastest_first_and_in_the_same_order_each_time() -> None
     first, second = (candidates(real_request((4, 4)), ACTOR_TRAINING) for _ in range(2))
     assert [c.seconds for c in first] == sorted(c.seconds for c in first)
     assert first == second
+
+
+def test_only_training_is_recomputed() -> None:
+    """It has a backward; with recomputation it takes less memory and more time than the same candidate without."""
+    request = real_request((4, 4))
+    for stage in (ACTOR_GENERATION, REFERENCE_INFERENCE):
+        assert not any(candidate.plan.recompute for candidate in candidates(request, stage))
+    found = {candidate.plan: candidate for candidate in candidates(request, ACTOR_TRAINING)}
+    again = {plan: candidate for plan, candidate in found.items() if plan.recompute}
+    assert again
+    for plan, candidate in again.items():
+        kept = found.get(replace(plan, recompute=False))
+        if kept is not None:
+            assert candidate.live_bytes <= kept.live_bytes
+            assert candidate.seconds > kept.seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -108,24 +109,37 @@ def test_accumulate_frees_every_activation(micro_batch: int) -> None:
 
 
 def measured_and_predicted(
-    shape: ModelShape, dtype: str, rows: int, micro_batch: int, prompt: int, response: int
+    shape: ModelShape, dtype: str, rows: int, micro_batch: int, prompt: int, response: int, *, recompute: bool = False
 ) -> tuple[int, int]:
     """Peak bytes above the unit's state while one rank accumulates."""
     alone = Alone(shape, dtype=dtype)
     alone.memory.reset_peak()
     rollout = make_rollout(shape, ((prompt, response),) * rows, dtype=dtype)
-    accumulate(alone.view, make_accumulate(rollout, micro_batch=micro_batch))
-    plan = StagePlan(ACTOR_TRAINING, Layout(), 1, (0,), micro_batch)
+    accumulate(alone.view, replace(make_accumulate(rollout, micro_batch=micro_batch), recompute=recompute))
+    plan = StagePlan(ACTOR_TRAINING, Layout(), 1, (0,), micro_batch, recompute=recompute)
     footprint = ledger_footprint(plan, 0, alone.state, shape.decoder, dtype, Batch(rows, prompt, response))
     assert footprint.state == alone.state_bytes
     return alone.memory.peak_bytes - alone.state_bytes, footprint.live
 
 
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_peak_of_training_is_what_the_memory_model_says(shape: ModelShape, dtype: str) -> None:
-    measured, predicted = measured_and_predicted(shape, dtype, rows=4, micro_batch=2, prompt=6, response=18)
+def test_peak_of_training_is_what_the_memory_model_says(shape: ModelShape, dtype: str, recompute: bool) -> None:
+    measured, predicted = measured_and_predicted(shape, dtype, 4, 2, prompt=6, response=18, recompute=recompute)
     assert predicted == pytest.approx(measured, rel=0.05)
+
+
+def test_recomputed_layers_keep_what_enters_them_and_one_layers_activations() -> None:
+    """Per token: 6 layers of h, against 6 layers of everything; the rest of the peak is gradients and logits."""
+    shape = SHAPES["many layers"]
+    kept, _ = measured_and_predicted(shape, "float32", 4, 4, prompt=6, response=18)
+    again, _ = measured_and_predicted(shape, "float32", 4, 4, prompt=6, response=18, recompute=True)
+    queries, heads = shape.num_heads * shape.head_dim, shape.num_heads
+    layer = 6 * shape.hidden_size + 5 * queries + 4 * shape.ffn_size + heads
+    logits = 4 * 18 * (3 * shape.hidden_size + 2 * shape.vocab_size)
+    saved = 4 * 24 * 6 * (layer - shape.hidden_size) - max(0, 4 * 24 * (layer - shape.hidden_size) - logits)
+    assert kept - again == pytest.approx(4 * saved, rel=0.02)
 
 
 @pytest.mark.parametrize(

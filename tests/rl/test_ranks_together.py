@@ -86,10 +86,11 @@ def test_ranks_together_score_what_one_rank_scores(group: Group, layout: Layout,
     assert group.used_bytes() == used
 
 
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @by_tie
 @by_layout
 def test_ranks_together_find_the_gradient_that_one_rank_finds_and_take_the_same_step(
-    group: Group, layout: Layout, dp: int, tied: bool
+    group: Group, layout: Layout, dp: int, tied: bool, recompute: bool
 ) -> None:
     shape = make_shape(tied=tied)
     alone, request = Alone(shape), make_accumulate(make_rollout(shape, EIGHT), micro_batch=3)
@@ -98,7 +99,8 @@ def test_ranks_together_find_the_gradient_that_one_rank_finds_and_take_the_same_
     step = Apply(1, 1, 8, prepared.grad_norm, OPTIMIZER)
     apply(alone.view, step, gradients)
     used = group.open(shape, layout, dp)
-    found = group.compute([of_rows(request, low, high) for low, high in shares(8, dp)])
+    together = replace(request, recompute=recompute)
+    found = group.compute([of_rows(together, low, high) for low, high in shares(8, dp)])
     answers = [answer(group, index, part) for index, part in enumerate(found)]
     assert sum(a.loss for a in answers) == pytest.approx(prepared.loss, rel=1e-10)
     assert sum(a.kl for a in answers) == pytest.approx(prepared.kl, rel=1e-10)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -102,6 +104,15 @@ def test_gradient_is_that_of_the_loss_written_down_directly(shape: ModelShape, m
     assert prepared.kl == pytest.approx(values.kl, rel=1e-11)
     assert prepared.clipped == values.clipped
     assert prepared.grad_norm == pytest.approx(values.grad_norm, rel=1e-11)
+
+
+@by_shape
+def test_recomputed_layers_give_the_same_gradient_bit_for_bit(shape: ModelShape) -> None:
+    request = make_accumulate(make_rollout(shape, LENGTHS))
+    kept, prepared = accumulate(Alone(shape).view, request)
+    again, prepared_again = accumulate(Alone(shape).view, replace(request, recompute=True))
+    assert all(torch.equal(grad, again.by_name[name]) for name, grad in kept.by_name.items())
+    assert prepared_again == prepared
 
 
 def test_replicas_shares_add_up_to_the_gradient_of_the_whole_minibatch() -> None:

@@ -42,7 +42,14 @@ def test_first_plan_is_in_force_since_step_0() -> None:
     found = folded([started()]).plan_view()
     assert found is not None
     assert (found["epoch"], found["since_step"]) == (0, 0)
-    assert found["stages"]["actor_training"] == {"tp": 2, "pp": 1, "dp": 1, "devices": [0, 1], "micro_batch": 1}
+    assert found["stages"]["actor_training"] == {
+        "tp": 2,
+        "pp": 1,
+        "dp": 1,
+        "devices": [0, 1],
+        "micro_batch": 1,
+        "recompute": False,
+    }
 
 
 def test_device_keeps_its_step_while_its_state_and_endpoint_stay() -> None:

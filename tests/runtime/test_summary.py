@@ -166,10 +166,17 @@ def test_rejected_candidates_are_told_with_their_payback_figures_and_admitted_on
 
 
 def test_final_plan_is_that_of_the_last_transition_or_of_the_start() -> None:
-    training = {"tp": 1, "pp": 1, "dp": 8, "devices": [0, 1, 2, 3, 4, 5, 6, 7], "micro_batch": 1}
+    training = {"tp": 1, "pp": 1, "dp": 8, "devices": [0, 1, 2, 3, 4, 5, 6, 7], "micro_batch": 1, "recompute": False}
     assert summarize(EVENTS, COUNTS, predicted).final_plan["actor_training"] == training
     assert summarize(EVENTS[:3], COUNTS, predicted).final_plan == plan_dict(FIRST)
-    assert plan_dict(FIRST)["actor_generation"] == {"tp": 1, "pp": 1, "dp": 2, "devices": [4, 7], "micro_batch": 1}
+    assert plan_dict(FIRST)["actor_generation"] == {
+        "tp": 1,
+        "pp": 1,
+        "dp": 2,
+        "devices": [4, 7],
+        "micro_batch": 1,
+        "recompute": False,
+    }
 
 
 def test_summary_of_a_run_has_the_promised_keys_and_is_json() -> None:

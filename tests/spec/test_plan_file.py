@@ -45,7 +45,7 @@ def test_stage_without_devices_gets_the_first_ones_fsdp_ranks_included() -> None
 
 
 def test_job_file_has_no_sharding_that_the_native_job_does_not_run() -> None:
-    assert set(PlannedStage.model_fields) - set(StageChoice.model_fields) == {"fsdp", "zero1", "recompute"}
+    assert set(PlannedStage.model_fields) - set(StageChoice.model_fields) == {"fsdp", "zero1"}
 
 
 SHAPES = {
