@@ -39,7 +39,7 @@ def quickest(problem: Problem, order: Order) -> Arrangement:
     free = shortest(columns, waits)
     if fits(columns, devices, problem.usable_bytes, free):
         return Arrangement(_after(problem, devices, free.order, columns.ends(free)), free)
-    under_memory = list(_gated(problem, devices, columns, waits))
+    under_memory = list(_gated(problem, devices, columns, waits, free.seconds))
     if under_memory:
         best = min(under_memory, key=lambda schedule: schedule.seconds)
         after = _after(problem, devices, best.order, columns.ends(best))
@@ -50,14 +50,16 @@ def quickest(problem: Problem, order: Order) -> Arrangement:
     return Arrangement(after, shortest(columns, Waits.of(after, order)))
 
 
-def _gated(problem: Problem, devices: Sequence[Device], columns: Columns, waits: Waits) -> Iterator[Schedule]:
-    """Schedules under memory by several priorities."""
+def _gated(problem: Problem, devices: Sequence[Device], columns: Columns, waits: Waits, least: float) -> Iterator[Schedule]:
+    """Schedules under memory by several priorities; the last is one that takes no longer than the least."""
     memory = Memory.of(devices, len(problem.tasks), problem.usable_bytes)
     passes = min(MAX_GATED, 2 + passes_for(columns))
     for priority in islice(priorities(columns, waits, Bounds(columns, waits).tails), passes):
         schedule = gated(columns, waits, priority, memory)
         if schedule is not None:
             yield schedule
+            if schedule.seconds <= least + CLOSE:
+                return
 
 
 def _after(

@@ -13,7 +13,7 @@ import heapq
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import chain, count, islice
 
 import numpy as np
 
@@ -44,17 +44,19 @@ URGENCY = 0.3
 def shortest(columns: Columns, waits: Waits) -> Schedule:
     """The shortest schedule that was found."""
     bounds, backward = Bounds(columns, waits), waits.backward()
-    best, proved = _urged(columns, waits, bounds)
-    rounds, stale = (passes_for(columns) - URGED_PASSES + 3) // 4, 0
-    for priority in priorities(columns, waits, bounds.tails):
-        if proved or rounds <= 0 or stale == STALE:
-            break
-        rounds, stale = rounds - 1, stale + 1
+    ways = priorities(columns, waits, bounds.tails)
+    first = next(ways)
+    best, proved = _urged(columns, waits, bounds, first)
+    rounds, stale = max(0, (passes_for(columns) - URGED_PASSES + 3) // 4), 0
+    for priority in islice(chain([first], ways), 0 if proved else rounds):
+        stale += 1
         for found in _round(columns, waits, backward, priority):
             if found.seconds < best.seconds - CLOSE:
-                best, stale, proved = found, 0, bounds.prove(found)
-            if proved:
-                break
+                best, stale = found, 0
+                if bounds.prove(found):
+                    return best
+        if stale == STALE:
+            break
     return best
 
 
@@ -70,12 +72,12 @@ def _round(columns: Columns, waits: Waits, backward: Waits, priority: Sequence[f
     yield at_once
 
 
-def _urged(columns: Columns, waits: Waits, bounds: Bounds) -> tuple[Schedule, bool]:
+def _urged(columns: Columns, waits: Waits, bounds: Bounds, first: Sequence[float]) -> tuple[Schedule, bool]:
     """Schedules that learn: what a lane or an uplink kept waiting on the critical chain is more urgent in the next one.
 
-    The shortest of them, and whether it is proved that there is none shorter.
+    `first` is the priority of the first one. The shortest of them, and whether it is proved that there is none shorter.
     """
-    priority = list(next(priorities(columns, waits, bounds.tails)))
+    priority = list(first)
     best: Schedule | None = None
     stale = 0
     for _ in range(max(FIRST_PASSES, min(URGED_PASSES, passes_for(columns)))):
@@ -134,7 +136,7 @@ def priorities(columns: Columns, waits: Waits, tails: Sequence[float]) -> Iterat
             of_link[link] += share * seconds
     both = []
     for tail, lanes, links in zip(tails, columns.lanes, columns.links, strict=True):
-        both.append(tail + max([*(of_lane[lane] for lane in lanes), *(of_link[link] for link, _ in links)], default=0.0))
+        both.append(tail + max([of_lane[lane] for lane in lanes] + [of_link[link] for link, _ in links], default=0.0))
     yield both
     position = [0.0] * len(tails)
     for place, index in enumerate(waits.order):
@@ -160,11 +162,9 @@ def _scheduled(columns: Columns, waits: Waits, priority: Sequence[float]) -> Sch
         _, index = heapq.heappop(ready)
         start, own = max([starts[b] + seconds[b] for b in waits.after[index]], default=0.0), seconds[index]
         taken = [busy[lane] for lane in lanes[index]]
-        while True:
-            free = uplinks.first_room(links[index], first_gap(taken, start, own), own)
-            if free <= start + CLOSE:
-                break
-            start = free
+        start = first_gap(taken, start, own)
+        while links[index] and (room := uplinks.first_room(links[index], start, own)) > start + CLOSE:
+            start = first_gap(taken, room, own)
         starts[index] = start
         placed.append(index)
         uplinks.take(links[index], start, own)

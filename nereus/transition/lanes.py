@@ -47,7 +47,7 @@ class Columns:
     @classmethod
     def of(cls, tasks: Sequence[Task]) -> Columns:
         """The columns of tasks."""
-        lanes = lanes_of(tasks)
+        lanes, masks = lanes_of(tasks)
         carried: defaultdict[str, float] = defaultdict(float)
         for task in tasks:
             for link, share in task.uplinks.items():
@@ -56,7 +56,7 @@ class Columns:
         return cls(
             [task.seconds for task in tasks],
             lanes,
-            [sum(1 << lane for lane in of_task) for of_task in lanes],
+            masks,
             [[(number[link], share) for link, share in task.uplinks.items() if link in number] for task in tasks],
             1 + max((lane for of_task in lanes for lane in of_task), default=-1),
             len(number),
@@ -104,22 +104,29 @@ def in_order(tasks: Sequence[Task], after: Sequence[frozenset[int]]) -> Schedule
     return Schedule(tuple(starts), end, list(range(len(tasks))))
 
 
-def lanes_of(tasks: Sequence[Task]) -> list[list[int]]:
-    """For each task the lanes that it takes: one for devices that take part in the same tasks, or in some of another's."""
+def lanes_of(tasks: Sequence[Task]) -> tuple[list[list[int]], list[int]]:
+    """For each task the lanes that it takes, and the same as bits.
+
+    There is one for devices that take part in the same tasks, or in some of another's.
+    """
     of_device: defaultdict[str, list[int]] = defaultdict(list)
     for index, task in enumerate(tasks):
         for member in task.members:
             of_device[member].append(index)
     lanes: list[list[int]] = [[] for _ in tasks]
-    kept: list[int] = []
+    masks = [0] * len(tasks)
+    number = 0
     for key in sorted({tuple(members) for members in of_device.values() if len(members) > 1}, key=lambda k: (-len(k), k)):
-        mask = sum(1 << index for index in key)
-        if any(kept[lane] & mask == mask for lane in lanes[key[0]]):
+        common = -1
+        for index in key:
+            common &= masks[index]
+        if common:
             continue
         for index in key:
-            lanes[index].append(len(kept))
-        kept.append(mask)
-    return lanes
+            lanes[index].append(number)
+            masks[index] |= 1 << number
+        number += 1
+    return lanes, masks
 
 
 def first_gap(lanes: Sequence[list[tuple[float, float]]], start: float, seconds: float) -> float:
@@ -128,6 +135,8 @@ def first_gap(lanes: Sequence[list[tuple[float, float]]], start: float, seconds:
     while moved:
         moved = False
         for lane in lanes:
+            if not lane or lane[-1][1] <= start + CLOSE:
+                continue
             place = bisect_right(lane, (start, float("inf")))
             if place and lane[place - 1][1] > start + CLOSE:
                 start, moved = lane[place - 1][1], True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cached_property
-from math import floor
+from math import floor, inf
 from typing import NamedTuple
 
 from nereus.transition.lanes import CLOSE, Columns, Schedule, Waits
@@ -24,6 +24,7 @@ MOST_STEPS = 1_000
 class _Crossing(NamedTuple):
     """A task that crosses an uplink."""
 
+    task: int
     head: float
     """Seconds before it at least."""
     tail: float
@@ -37,42 +38,62 @@ class Bounds:
 
     def __init__(self, columns: Columns, waits: Waits) -> None:
         self.columns, self.waits = columns, waits
-        seconds = columns.seconds
-        self.tails = [0.0] * len(seconds)
+        self.tails = [0.0] * len(columns.seconds)
         """Seconds from the start of each task to the end of the longest chain that it begins."""
         for index in reversed(waits.order):
-            self.tails[index] = seconds[index] + max([self.tails[f] for f in waits.followers[index]], default=0.0)
-        self.heads = [0.0] * len(seconds)
-        """Seconds of the longest chain before each task."""
-        for index in waits.order:
-            self.heads[index] = max([self.heads[b] + seconds[b] for b in waits.after[index]], default=0.0)
-        self.least = max([*self.tails, *self._of_lanes()], default=0.0)
-        """Seconds: of the longest chain and the longest lane."""
+            following = [self.tails[follower] for follower in waits.followers[index]]
+            self.tails[index] = columns.seconds[index] + max(following, default=0.0)
 
     def prove(self, schedule: Schedule) -> bool:
         """Whether no schedule is shorter; False says nothing."""
-        return schedule.seconds <= self.least + CLOSE or self._sequence(schedule) or self._uplink(schedule.seconds)
+        least = schedule.seconds - CLOSE
+        chain = max(self.tails, default=0.0)
+        return chain >= least or self._lanes >= least or self._sequence(schedule) or self._uplinks >= least
 
-    def _of_lanes(self) -> list[float]:
-        seconds, on_lane = self.columns.seconds, [list[int]() for _ in range(self.columns.num_lanes)]
-        for index, lanes in enumerate(self.columns.lanes):
+    @cached_property
+    def _heads(self) -> list[float]:
+        """Seconds of the longest chain before each task."""
+        heads, seconds = [0.0] * len(self.tails), self.columns.seconds
+        for index in self.waits.order:
+            heads[index] = max([heads[before] + seconds[before] for before in self.waits.after[index]], default=0.0)
+        return heads
+
+    @cached_property
+    def _lanes(self) -> float:
+        """Seconds that some lane needs, with the least before its first task and after its last one."""
+        size = self.columns.num_lanes
+        busy, before, after = [0.0] * size, [inf] * size, [inf] * size
+        for lanes, seconds, head, tail in zip(
+            self.columns.lanes, self.columns.seconds, self._heads, self.tails, strict=True
+        ):
             for lane in lanes:
-                on_lane[lane].append(index)
-        return [
-            min([self.heads[i] for i in members])
-            + sum([seconds[i] for i in members])
-            + min([self.tails[i] - seconds[i] for i in members])
-            for members in on_lane
-        ]
+                busy[lane] += seconds
+                before[lane] = min(before[lane], head)
+                after[lane] = min(after[lane], tail - seconds)
+        return max(map(sum, zip(busy, before, after, strict=True)), default=0.0)
 
-    def _uplink(self, seconds: float) -> bool:
-        """Whether some uplink needs so long, whatever the order on it."""
+    @cached_property
+    def _uplinks(self) -> float:
+        """Seconds that some uplink needs, with the least before and after; no less than those of the lanes."""
+        most = self._lanes
+        for tasks in self._crossing:
+            longest = _together(tasks)
+            for head in {t.head for t in tasks}:
+                late = [t for t in tasks if t.head >= head]
+                for tail in sorted({t.tail for t in late}, reverse=True):
+                    if head + tail + longest > most:
+                        most = max(most, head + tail + _together([t for t in late if t.tail >= tail]))
+        return most
+
+    @cached_property
+    def _crossing(self) -> list[list[_Crossing]]:
+        """By uplink."""
         crossing: list[list[_Crossing]] = [[] for _ in range(self.columns.num_links)]
         for index, links in enumerate(self.columns.links):
             own = self.columns.seconds[index]
             for link, share in links:
-                crossing[link].append(_Crossing(self.heads[index], self.tails[index] - own, own, share))
-        return any(_takes(tasks, seconds - CLOSE) for tasks in crossing)
+                crossing[link].append(_Crossing(index, self._heads[index], self.tails[index] - own, own, share))
+        return crossing
 
     def _sequence(self, schedule: Schedule) -> bool:
         """Whether tasks that could never run together follow each other without a gap from 0 to the end."""
@@ -90,48 +111,31 @@ class Bounds:
                 return True
             for index in ended[round(moment / CLOSE)]:
                 if alone >> index & 1:
-                    reached.append((schedule.starts[index], alone & self._never_beside[index]))
+                    reached.append((schedule.starts[index], alone & self._never_beside(index)))
         return False
 
-    @cached_property
-    def _never_beside(self) -> list[int]:
-        """For each task, as bits, those that can't run at the same time: by who waits for whom, by lanes, by uplinks."""
-        columns, waits, count = self.columns, self.waits, len(self.columns.seconds)
-        before, after, on_lane = [0] * count, [0] * count, [0] * columns.num_lanes
-        for index in waits.order:
-            for other in waits.after[index]:
-                before[index] |= before[other] | 1 << other
-        for index in reversed(waits.order):
-            for other in waits.followers[index]:
-                after[index] |= after[other] | 1 << other
-        crossing: list[list[tuple[float, int]]] = [[] for _ in range(columns.num_links)]
-        for index in range(count):
-            for lane in columns.lanes[index]:
-                on_lane[lane] |= 1 << index
-            for link, share in columns.links[index]:
-                crossing[link].append((share, index))
-        found = [b | a for b, a in zip(before, after, strict=True)]
-        for index, lanes in enumerate(columns.lanes):
-            for lane in lanes:
-                found[index] |= on_lane[lane]
-        for users in crossing:
-            for share, index in users:
-                for others, other in users:
-                    if share + others > 1 + CLOSE:
-                        found[index] |= 1 << other
+    def _never_beside(self, index: int) -> int:
+        """Tasks, as bits, that can't run beside one: what it waits for, what shares a lane, or too much of an uplink."""
+        before, on_lane = self._related
+        found = before[index]
+        for lane in self.columns.lanes[index]:
+            found |= on_lane[lane]
+        for link, share in self.columns.links[index]:
+            for other in self._crossing[link]:
+                if share + other.share > 1 + CLOSE:
+                    found |= 1 << other.task
         return found
 
-
-def _takes(tasks: list[_Crossing], seconds: float) -> bool:
-    """Whether the tasks that cross one uplink, or some of them, need so long."""
-    if not tasks or max(t.head for t in tasks) + max(t.tail for t in tasks) + _together(tasks) < seconds:
-        return False
-    for head in {t.head for t in tasks}:
-        late = [t for t in tasks if t.head >= head]
-        for tail in {t.tail for t in late}:
-            if head + tail + _together([t for t in late if t.tail >= tail]) >= seconds:
-                return True
-    return False
+    @cached_property
+    def _related(self) -> tuple[list[int], list[int]]:
+        """As bits: what each task waits for, directly or not; the tasks of each lane."""
+        before, on_lane = [0] * len(self.tails), [0] * self.columns.num_lanes
+        for index in self.waits.order:
+            for other in self.waits.after[index]:
+                before[index] |= before[other] | 1 << other
+            for lane in self.columns.lanes[index]:
+                on_lane[lane] |= 1 << index
+        return before, on_lane
 
 
 def _together(tasks: list[_Crossing]) -> float:
@@ -140,7 +144,7 @@ def _together(tasks: list[_Crossing]) -> float:
     At most k of those run at once that take more than 1 / (k + 1) of it: of the longest k, k + 1, ... one in k counts.
     """
     least = sum(t.seconds * t.share for t in tasks)
-    for most in {floor(1 / t.share + CLOSE) for t in tasks}:
+    for most in {max(1, floor(1 / t.share + CLOSE)) for t in tasks if t.share > CLOSE}:
         large = sorted((t.seconds for t in tasks if t.share * (most + 1) > 1 + CLOSE), reverse=True)
         least = max([least, *((at // most + 1) * seconds for at, seconds in enumerate(large))])
     return least

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from nereus.layout.catalog import EndpointId
@@ -20,6 +21,7 @@ Order = list[int]
 """Tasks by number, each after all that it waits for."""
 
 
+@cache
 def stage_rank(stage: str) -> tuple[int, str]:
     """The place of a model-stage in the tie order: generation, inference, training, others (paper, section 6)."""
     role = role_of(stage)
