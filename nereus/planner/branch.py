@@ -1,8 +1,8 @@
 """Depth-first branch and bound over the holders, a block of partial plans at a time.
 
     block of partial plans  x  rows of the next holder
-        -> bounds (budgets, memory of the pool)  -> pairs  -> dominance where latency is free  -> certificates
-        -> sorted by bound, cut into blocks, small ones first so that a good plan is found early  -> the next holder
+        -> bounds (budgets, memory of the pool)  -> pairs  -> dominance where latency is free  -> sorted by bound
+        -> certificates  -> blocks, small ones first so that a good plan is found early  -> the next holder
     whole plans, fastest first  -> placement
 
 Every step works on arrays over the block, so that a tree of thousands of partial plans costs a few dozen array operations.
@@ -17,27 +17,29 @@ import numpy.typing as npt
 
 from nereus.planner.budget import Budget
 from nereus.planner.certificate import Needs, may_fit
-from nereus.planner.found import Best, Report, Solution
+from nereus.planner.found import Best, Solution
 from nereus.planner.overlap import OverlapSet, Pair, swapped
 from nereus.planner.pairs import LatencyAside, Pairs, rows_of
 from nereus.planner.placing import Placing
-from nereus.planner.problem import Bools, Floats, Ints, Problem, Rows, Stage
+from nereus.planner.problem import Floats, Ints, Problem, Rows, Stage
 
 FIRST_BLOCK, BLOCK_GROWTH, LARGEST_BLOCK = 1, 16, 256
 """Partial plans of the first block of a level, by what blocks grow, and the most: memory stays at a few megabytes."""
+
+CERTIFIED_AT_ONCE = 512
+"""Partial plans: a call for fewer takes as long, and most of tens of thousands lie above the bound once a plan is found."""
 
 
 class Tree:
     """The search over the rows that are left of every holder."""
 
     def __init__(
-        self, problem: Problem, rows: Sequence[Rows], pairs_of_twins: Sequence[Pair], best: Best, report: Report
+        self, problem: Problem, rows: Sequence[Rows], placing: Placing, pairs_of_twins: Sequence[Pair], best: Best
     ) -> None:
-        self.problem, self.rows, self.best, self.report = problem, rows, best, report
+        self.problem, self.rows, self.placing, self.best = problem, rows, placing, best
         self.order = decision_order(problem)
         self.budget = Budget(problem, rows)
         self.pairs = Pairs(problem, rows)
-        self.placing = Placing(problem, rows, report)
         self.twins = pairs_of_twins
         self.latency_aside = [LatencyAside(problem, i, rows) for i in range(len(rows))] if best.top == 1 else None
         self.least = [tuple(column.min() for column in _needed(table)) for table in rows]
@@ -49,7 +51,7 @@ class Tree:
     def _grow(self, overlap: OverlapSet, decided: Ints) -> None:
         level = decided.shape[1]
         holder = self.order[level]
-        self.report.tree_nodes += len(decided)
+        self.placing.report.tree_nodes += len(decided)
         columns = rows_of(decided, self.order)
         lower = self.budget.children(overlap, columns, holder)
         shape = (len(decided), len(self.rows[holder]))
@@ -60,29 +62,30 @@ class Tree:
             if self._mirrors(overlap, holder, other):
                 wanted = wanted & (np.arange(shape[1])[None, :] >= column[:, None])
         if self.latency_aside is not None and level + 1 < len(self.order) and wanted.any():
-            floors = [lower.others[stage] for stage in self.problem.holders[holder].stages]
+            floors = self.budget.others(overlap, lower, holder)
             wanted = wanted & ~self.latency_aside[holder].dominated(floors, wanted)
         plans, added = np.nonzero(wanted)
-        grown = np.column_stack([decided[plans], added])
         bounds = seconds[plans, added]
-        if level:
-            kept = self._may_fit(overlap, grown)
-            grown, bounds = grown[kept], bounds[kept]
         order = np.argsort(bounds, kind="stable")
-        grown, bounds = grown[order], bounds[order]
-        if level + 1 == len(self.order):
-            self._place(overlap, grown, bounds)
-        else:
-            self._descend(overlap, grown, bounds)
+        self._descend(overlap, np.column_stack([decided[plans], added])[order], bounds[order])
 
     def _descend(self, overlap: OverlapSet, grown: Ints, bounds: Floats) -> None:
-        """Go on with partial plans, the best ones first."""
+        """Go on with partial plans, the best ones first; certificates are asked for as many as it comes to."""
         start, size = 0, FIRST_BLOCK if self.best.worst == np.inf else FIRST_BLOCK * BLOCK_GROWTH
-        while start < len(grown) and bounds[start] < self.best.bound:
-            block = slice(start, start + size)
-            below = bounds[block] < self.best.bound
-            self._grow(overlap, grown[block][below])
-            start, size = start + size, min(size * BLOCK_GROWTH, LARGEST_BLOCK)
+        ready = np.empty(0, np.int64)
+        while True:
+            while len(ready) < size and start < len(grown) and bounds[start] < self.best.bound:
+                ready = np.concatenate([ready, start + self._may_fit(overlap, grown[start : start + CERTIFIED_AT_ONCE])])
+                start += CERTIFIED_AT_ONCE
+            block, ready = ready[:size], ready[size:]
+            block = block[bounds[block] < self.best.bound]
+            if not len(block):
+                return
+            if grown.shape[1] == len(self.order):
+                self._place(overlap, grown[block], bounds[block])
+            else:
+                self._grow(overlap, grown[block])
+            size = min(size * BLOCK_GROWTH, LARGEST_BLOCK)
 
     def _place(self, overlap: OverlapSet, grown: Ints, bounds: Floats) -> None:
         """Place whole plans, fastest first."""
@@ -94,23 +97,24 @@ class Tree:
             shape = tuple((int(t.layout[r]), int(t.num_devices[r])) for t, r in zip(self.rows, chosen, strict=True))
             if not self.best.wants(float(seconds), shape):
                 continue
-            placement = self.placing.place(overlap, tuple(int(row) for row in chosen))
+            needs, kinds = self._needs(dict(enumerate(chosen[:, None])), 1)
+            placement = self.placing.place(overlap.apart, needs, kinds[:, 0])
             if placement is not None:
                 rows = tuple(int(table.index[row]) for table, row in zip(self.rows, chosen, strict=True))
                 self.best.add(Solution(float(seconds), rows, shape, placement))
 
-    def _may_fit(self, overlap: OverlapSet, grown: Ints) -> Bools:
-        """(plans,) Which partial plans no certificate refutes."""
+    def _may_fit(self, overlap: OverlapSet, grown: Ints) -> Ints:
+        """Numbers of the partial plans that no certificate refutes."""
         kept = np.ones(len(grown), bool)
-        if not len(grown):
-            return kept
+        if grown.shape[1] == 1:
+            return np.flatnonzero(kept)  # one holder alone was looked at before the frontier
         pool = self.problem.pool
         columns = rows_of(grown, self.order)
         needs, kinds = self._needs(columns, len(grown))
         for kind in range(len(pool.capacity_bytes)):
             of_kind = needs if len(pool.capacity_bytes) == 1 else needs.only(kinds == kind)
             kept &= may_fit(of_kind, overlap.apart, pool, kind)
-        return kept
+        return np.flatnonzero(kept)
 
     def _needs(self, columns: dict[int, Ints], count: int) -> tuple[Needs, Ints]:
         """What decided holders need, and undecided ones at least; and their kinds, -1 where that is open."""

@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from nereus.planner.kinds import KindBudgets
-from nereus.planner.overlap import OverlapSet, stage_seconds, step_seconds
+from nereus.planner.kinds import KindBudgets, bottlenecks
+from nereus.planner.overlap import OverlapSet, Pair, stage_seconds, step_seconds
 from nereus.planner.problem import Bools, Edge, Floats, Ints, Problem, Rows, Stage
 
 _Spent: TypeAlias = tuple[Bools, list[tuple[int | None, Stage, Floats]]]
@@ -29,8 +29,8 @@ class Lower:
 
     seconds: Floats
     """Of L_step; infinite where the budget or the memory of the pool is exceeded."""
-    others: Mapping[Stage, Floats]
-    """(partial plans,) What a stage costs at least through the chains that the next holder has no part in."""
+    own: Mapping[tuple[int, Stage], Floats]
+    """What they rest on: of each holder in each of its stages; (1, 1) where it is the same for all children."""
 
 
 class Budget:
@@ -50,7 +50,16 @@ class Budget:
         self.by_kind = KindBudgets(problem, rows) if len(problem.pool.capacity_bytes) > 1 else None
         self.edges = [_EdgeSeconds(edge, rows) for edge in problem.edges]
         self._tables: dict[tuple[Stage, tuple[int, ...]], Floats] = {}
-        self._untouched: dict[tuple[int, ...], _Spent] = {}
+        self._undecided: dict[tuple[tuple[int, ...], int | None], _Spent] = {}
+        self._alone: dict[tuple[frozenset[Pair], int], Floats] = {}
+
+    def rows_alone(self, overlap: OverlapSet, holder: int) -> Floats:
+        """(rows,) Bounds of the plans that have a row of a holder, with nothing else decided; remembered."""
+        key = overlap.shared, holder
+        if key not in self._alone:
+            bounds = self.children(overlap, {}, holder).seconds[0]
+            self._alone[key] = np.broadcast_to(bounds, len(self.rows[holder]))
+        return self._alone[key]
 
     def children(self, overlap: OverlapSet, decided: Mapping[int, Ints], grown: int | None) -> Lower:
         """Bounds of partial plans, each with every row of holder `grown` added; without one, of the plans themselves.
@@ -61,7 +70,13 @@ class Budget:
         floors: dict[Stage, Floats] = {}
         dead: Bools = np.zeros((1, 1), bool)
         for together in overlap.together:
-            dead = dead | self._spend(together, decided, grown, seconds, floors)
+            short, raised = self._spend(together, decided, grown)
+            dead = dead | short
+            for holder, of_stage, floor in raised:
+                if holder is not None:
+                    seconds[holder, of_stage] = np.maximum(seconds[holder, of_stage], floor)
+                else:
+                    floors[of_stage] = np.maximum(floors[of_stage], floor) if of_stage in floors else floor
         by_stage = {}
         for stage in self.problem.stages:
             length = stage_seconds(overlap, seconds, stage)
@@ -71,7 +86,7 @@ class Budget:
             edges = edges + edge.least(decided, grown)
         total = step_seconds(self.problem, by_stage, edges)
         total = np.where(dead | (self._bytes(decided, grown) > self.problem.pool.total_bytes), np.inf, total)
-        return Lower(total, self._others(overlap, seconds, grown))
+        return Lower(total, seconds)
 
     def _own_seconds(self, decided: Mapping[int, Ints], grown: int | None) -> dict[tuple[int, Stage], Floats]:
         seconds = dict(self.fastest)
@@ -83,42 +98,30 @@ class Budget:
                     seconds[i, stage] = self.rows[i].seconds[role][None, :]
         return seconds
 
-    def _spend(
-        self,
-        together: tuple[int, ...],
-        decided: Mapping[int, Ints],
-        grown: int | None,
-        seconds: dict[tuple[int, Stage], Floats],
-        floors: dict[Stage, Floats],
-    ) -> Bools:
-        """Raise `seconds` and `floors` by what the devices left allow; True where not even the smallest rows fit."""
-        left: Ints | None = None
+    def _spend(self, together: tuple[int, ...], decided: Mapping[int, Ints], grown: int | None) -> _Spent:
+        """What the devices left mean for holders that are apart; remembered where none of them is decided."""
+        if not decided.keys().isdisjoint(together):
+            return self._spent(together, decided, grown)
+        key = together, grown if grown in together else None
+        if key not in self._undecided:
+            self._undecided[key] = self._spent(together, {}, key[1])
+        return self._undecided[key]
+
+    def _spent(self, together: tuple[int, ...], decided: Mapping[int, Ints], grown: int | None) -> _Spent:
+        left: Ints = np.full((1, 1), self.num_devices)
         waiting = []
         for i in together:
             if i in decided:
-                used = self.rows[i].num_devices[decided[i]][:, None]
+                left = left - self.rows[i].num_devices[decided[i]][:, None]
             elif i == grown:
-                used = self.rows[i].num_devices[None, :]
+                left = left - self.rows[i].num_devices[None, :]
             else:
                 waiting.append(i)
-                continue
-            left = (self.num_devices if left is None else left) - used
-        if left is None:
-            spent = self._untouched.get(together)
-            if spent is None:
-                spent = self._untouched[together] = self._left_for(waiting, np.full((1, 1), self.num_devices))
-        else:
-            spent = self._left_for(waiting, left)
-        dead, raised = spent
-        if self.by_kind is not None:
-            short, more = self.by_kind.spend(together, decided, grown)
-            dead, raised = dead | short, raised + more
-        for holder, stage, floor in raised:
-            if holder is None:
-                floors[stage] = np.maximum(floors[stage], floor) if stage in floors else floor
-            else:
-                seconds[holder, stage] = np.maximum(seconds[holder, stage], floor)
-        return dead
+        dead, raised = self._left_for(waiting, left)
+        if self.by_kind is None:
+            return dead, raised
+        short, more = self.by_kind.spend(together, decided, grown)
+        return dead | short, raised + more
 
     def _left_for(self, waiting: Sequence[int], left: Ints) -> _Spent:
         """What the devices left mean for holders that are not decided yet."""
@@ -142,9 +145,7 @@ class Budget:
             for own, devices in steps:
                 at = np.searchsorted(own, levels, side="right") - 1
                 needed += np.where(at >= 0, devices[np.maximum(at, 0)], np.inf)
-            reached = np.searchsorted(-needed, -np.arange(self.num_devices + 1.0), side="left")
-            table = np.append(np.append(levels, np.inf)[reached], np.inf)
-            self._tables[stage, holders] = table
+            self._tables[stage, holders] = bottlenecks(levels, needed, self.num_devices)
         return self._tables[stage, holders]
 
     def _steps(self, stage: Stage, holder: int) -> tuple[Floats, Floats]:
@@ -159,24 +160,16 @@ class Budget:
         for i, column in enumerate(self.bytes):
             if i in decided:
                 needed = needed + column[decided[i]][:, None]
-            else:
-                needed = needed + (column[None, :] if i == grown else self.least_bytes[i])
-        return needed
+            elif i != grown:
+                needed = needed + self.least_bytes[i]
+        return needed if grown is None else needed + self.bytes[grown][None, :]
 
-    def _others(
-        self, overlap: OverlapSet, seconds: Mapping[tuple[int, Stage], Floats], grown: int | None
-    ) -> dict[Stage, Floats]:
-        """What each stage of a holder costs without it, where it runs beside all others; 0 where it is in a chain."""
-        found: dict[Stage, Floats] = {}
-        if grown is None:
-            return found
-        for stage in self.problem.holders[grown].stages:
-            found[stage] = self._beside(overlap, seconds, stage, grown)
-            if self.problem.asynchronous and stage is Stage.GENERATION and not found[stage].any():
-                rest = [s for s in self.problem.stages if s is not stage]
-                lengths = (stage_seconds(overlap, seconds, other).min(1) for other in rest)
-                found[stage] = sum(lengths, np.zeros(1))
-        return found
+    def others(self, overlap: OverlapSet, lower: Lower, grown: int) -> list[Floats]:
+        """(partial plans,) What each stage of a holder costs at least without it, where it runs beside all others; else 0.
+
+        `lower` has the bounds of its rows.
+        """
+        return [self._beside(overlap, lower.own, stage, grown) for stage in self.problem.holders[grown].stages]
 
     def _beside(self, overlap: OverlapSet, seconds: Mapping[tuple[int, Stage], Floats], stage: Stage, grown: int) -> Floats:
         most: Floats = np.zeros(1)
@@ -184,6 +177,9 @@ class Budget:
             for chain in overlap.chains[stage]:
                 if grown not in chain:
                     most = np.maximum(most, sum((seconds[i, stage].min(1) for i in chain), np.zeros(1)))
+        if self.problem.asynchronous and stage is Stage.GENERATION and not most.any():
+            rest = [s for s in self.problem.stages if s is not stage]
+            return sum((stage_seconds(overlap, seconds, other).min(1) for other in rest), np.zeros(1))
         return most
 
 

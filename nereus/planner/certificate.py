@@ -10,15 +10,20 @@ that a node has for a holder, and over all nodes it fits in the memory of the ho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from nereus.planner.overlap import Pair
 from nereus.planner.problem import Bools, Floats, Ints, Pool
+
+_Loads: TypeAlias = npt.NDArray[np.int8]
+"""Sums of a few small weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +52,46 @@ class Needs:
 
 def may_fit(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int) -> Bools:
     """(combinations,) False where weights of 0 and 1 prove that a combination has no placement on the nodes of a kind."""
-    return _may_fit(needs, apart, pool, kind, _weights(len(needs.num_devices), most=1))
+    members = _members(len(needs.num_devices))
+    return _may_fit(needs, apart, pool, kind, members[1:].astype(np.float64), lambda fits: _largest_inside(fits)[1:])
 
 
 def may_fit_finely(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int) -> Bools:
     """The same with weights of 0, 1 and 2: for the few combinations that are about to be placed."""
-    return _may_fit(needs, apart, pool, kind, _weights(len(needs.num_devices), most=2))
+    weights, loads = _fine_weights(len(needs.num_devices))
+    return _may_fit(needs, apart, pool, kind, weights, lambda fits: (loads[:, :, None] * fits[:, None, :]).max(0))
 
 
-def _may_fit(needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int, weights: _Weights) -> Bools:
+def _may_fit(
+    needs: Needs, apart: frozenset[Pair], pool: Pool, kind: int, weights: Floats, heaviest: Callable[[Bools], _Loads]
+) -> Bools:
+    """`weights` is (weights, holders); `heaviest` gives (weights, combinations) of the patterns that fit."""
     fits = fitting_patterns(needs, apart, pool.capacity_bytes[kind])
     offloads = bool(needs.host_bytes.any())
     classes = pool.classes_of_kind[kind]
     sizes = classes if offloads else {(size, 0.0): nodes for size, nodes in pool.sizes_of_kind[kind].items()}
-    room = np.zeros((len(weights.values), needs.num_devices.shape[1]))
+    room = np.zeros((len(weights), needs.num_devices.shape[1]))
     for (size, host), nodes in sizes.items():
         possible = fits
         if len(sizes) > 1:
-            possible = fits & (weights.members @ (needs.quantum > size) == 0)
-        # Patterns come first, so that the maximum runs over whole rows.
-        heaviest = (weights.loads[:, :, None] * possible[:, None, :]).max(0)
+            possible = fits & (_members(len(needs.quantum)) @ (needs.quantum > size) == 0)
         most = _room(size, host, needs) if offloads else size
-        whole = weights.values @ (most // needs.quantum * needs.quantum).astype(np.float64)
-        room += nodes * np.minimum(size * heaviest.astype(np.float64), whole)
-    enough = (weights.values @ needs.num_devices.astype(np.float64) <= room).all(0)
+        whole = weights @ (most // needs.quantum * needs.quantum).astype(np.float64)
+        room += nodes * np.minimum(size * heaviest(possible).astype(np.float64), whole)
+    enough = (weights @ needs.num_devices.astype(np.float64) <= room).all(0)
     if offloads:
         enough &= (needs.num_devices * needs.host_bytes).sum(0) <= pool.host_of_kind[kind]
     return np.asarray(enough)
+
+
+def _largest_inside(fits: Bools) -> _Loads:
+    """(patterns, combinations) For each pattern how many holders the largest part of it has that one device can host."""
+    num_holders = len(fits).bit_length() - 1
+    largest: _Loads = _members(num_holders).sum(1, dtype=np.int8)[:, None] * fits
+    for holder in range(num_holders):
+        without, having = largest.reshape(-1, 2, 1 << holder, fits.shape[1]).transpose(1, 0, 2, 3)
+        np.maximum(without, having, out=having)
+    return largest
 
 
 def _room(size: int, host_bytes: float, needs: Needs) -> Ints:
@@ -91,7 +109,7 @@ def fitting_patterns(needs: Needs, apart: frozenset[Pair], capacity: float) -> B
     for holder, column in enumerate(needs.active_bytes):
         bit = 1 << holder
         np.maximum(active[:bit], column, out=active[bit : 2 * bit])
-    resident = _weights(num_holders, most=1).members.astype(np.float64) @ needs.resident_bytes
+    resident = _members(num_holders).astype(np.float64) @ needs.resident_bytes
     fits = (resident + active <= capacity) & ~_barred(num_holders, apart)[:, None]
     fits[0] = True
     return np.asarray(fits)
@@ -101,7 +119,7 @@ def allowed_patterns(
     needs: Needs, of_kind: tuple[bool, ...], apart: frozenset[Pair], capacity_bytes: float
 ) -> tuple[bool, ...]:
     """By pattern, whether one device of a kind can host it, for the first combination and its holders of that kind."""
-    foreign = _weights(len(of_kind), most=1).members[:, ~np.array(of_kind)].any(1)
+    foreign = _members(len(of_kind))[:, ~np.array(of_kind)].any(1)
     allowed = fitting_patterns(needs, apart, capacity_bytes)[:, 0] & ~foreign
     return tuple(allowed.tolist())
 
@@ -113,18 +131,14 @@ def _barred(num_holders: int, apart: frozenset[Pair]) -> Bools:
     return np.array([any(pattern & pair == pair for pair in pairs) for pattern in range(1 << num_holders)])
 
 
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    members: npt.NDArray[np.int8]
+@cache
+def _members(num_holders: int) -> _Loads:
     """(patterns, holders) 1 where a pattern has a holder."""
-    values: Floats
-    """(weights, holders)"""
-    loads: npt.NDArray[np.int8]
-    """(patterns, weights) What a pattern weighs."""
+    return np.array([[p >> holder & 1 for holder in range(num_holders)] for p in range(1 << num_holders)], np.int8)
 
 
 @cache
-def _weights(num_holders: int, most: int) -> _Weights:
-    members = np.array([[pattern >> holder & 1 for holder in range(num_holders)] for pattern in range(1 << num_holders)])
-    values = np.array([w for w in product(range(most + 1), repeat=num_holders) if any(w)])
-    return _Weights(members.astype(np.int8), values.astype(np.float64), (members @ values.T).astype(np.int8))
+def _fine_weights(num_holders: int) -> tuple[Floats, _Loads]:
+    """(weights, holders) All of 0, 1 and 2 but nothing but zeros; (patterns, weights) what a pattern weighs."""
+    weights = np.array([w for w in product(range(3), repeat=num_holders) if any(w)])
+    return weights.astype(np.float64), (_members(num_holders) @ weights.T).astype(np.int8)

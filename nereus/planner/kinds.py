@@ -25,16 +25,10 @@ class KindBudgets:
     def __init__(self, problem: Problem, rows: Sequence[Rows]) -> None:
         self.problem, self.rows, self.devices = problem, rows, problem.pool.devices_of_kind
         self._tables: dict[tuple[Stage, tuple[int, ...], int], Floats] = {}
-        self._untouched: dict[tuple[int, ...], tuple[Bools, Raised]] = {}
 
     def spend(self, together: tuple[int, ...], decided: Mapping[int, Ints], grown: int | None) -> tuple[Bools, Raised]:
         """Where devices of some kind are too few, and what those left mean for the holders that are not decided yet."""
         waiting = [i for i in together if i not in decided and i != grown]
-        if len(waiting) == len(together):
-            if together not in self._untouched:
-                left = [np.full((1, 1), count) for count in self.devices]
-                self._untouched[together] = np.zeros((1, 1), bool), list(self._floors(waiting, left))
-            return self._untouched[together]
         left = [self._left(kind, together, decided, grown) for kind in range(len(self.devices))]
         dead = np.logical_or.reduce([part < 0 for part in left])
         return dead, list(self._floors(waiting, [np.maximum(part, -1) for part in left]))
@@ -80,8 +74,7 @@ class KindBudgets:
             for own, devices in steps:
                 at = np.searchsorted(own, levels, side="right") - 1
                 needed += np.where(at >= 0, np.append(devices, np.inf)[at], np.inf)
-            reached = np.searchsorted(-needed, -np.arange(self.devices[kind] + 1.0), side="left")
-            self._tables[key] = np.append(np.append(levels, np.inf)[reached], np.inf)
+            self._tables[key] = bottlenecks(levels, needed, int(self.devices[kind]))
         return self._tables[key]
 
     def _steps(self, stage: Stage, holder: int, kind: int) -> tuple[Floats, Floats]:
@@ -90,3 +83,13 @@ class KindBudgets:
         seconds = rows.seconds[self.problem.holders[holder].stages.index(stage)]
         order = np.argsort(seconds, kind="stable")
         return seconds[order], np.minimum.accumulate(rows.num_devices[order]).astype(np.float64)
+
+
+def bottlenecks(levels: Floats, needed: Floats, num_devices: int) -> Floats:
+    """(devices + 2,) The lowest level by devices left, infinite where there is none, and as the last entry.
+
+    `levels` ascend; `needed` devices reach each, the fewer the higher it is.
+    """
+    firsts = np.minimum(needed[::-1], num_devices + 1).astype(np.int64)
+    spans = np.diff(firsts, prepend=0, append=num_devices + 1)
+    return np.append(np.repeat(np.append(np.inf, levels[::-1]), spans), np.inf)

@@ -55,6 +55,8 @@ def initial_states(nodes: Sequence[Node], pinned: Mapping[int, Sequence[int]]) -
     for holder, devices in pinned.items():
         for device in devices:
             hosts[device] += 1 << holder
+    if not hosts:
+        return tuple(((0, len(node.devices)),) for node in nodes)
     return tuple(tuple(sorted(Counter(hosts[device] for device in node.devices).items())) for node in nodes)
 
 

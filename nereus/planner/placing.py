@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from nereus.planner.certificate import Needs, allowed_patterns, may_fit_finely
 from nereus.planner.found import Report
-from nereus.planner.overlap import OverlapSet, Pair
+from nereus.planner.overlap import Pair
 from nereus.planner.packing import MOST_NODES, pack, relaxation_feasible
 from nereus.planner.placement import Item, NodeState, Placement, Site, carried_out, fill, initial_states
-from nereus.planner.problem import Floats, Problem, Rows
+from nereus.planner.problem import Floats, Ints, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +53,26 @@ class _OfKind:
 class Placing:
     """Finds devices for whole plans."""
 
-    def __init__(self, problem: Problem, rows: Sequence[Rows], report: Report) -> None:
-        self.problem, self.rows, self.report = problem, rows, report
+    def __init__(self, problem: Problem, report: Report) -> None:
+        self.problem, self.report = problem, report
         self.pinned = {i: t.devices for i, t in enumerate(problem.holders) if t.devices is not None}
         states = initial_states(problem.pool.nodes, self.pinned)
         self.kinds = [_OfKind.of(problem, states, kind) for kind in range(len(problem.pool.capacity_bytes))]
         self._known: dict[object, Placement | None] = {}
 
-    def place(self, overlap: OverlapSet, chosen: tuple[int, ...]) -> Placement | None:
-        """Devices for a row of every holder, or None."""
+    def place(self, apart: frozenset[Pair], needs: Needs, kinds: Ints) -> Placement | None:
+        """Devices for one combination of candidates, whose device kinds are (holders,); or None."""
         self.report.leaves += 1
         placed: dict[int, NodeState] = {}
         for kind, nodes in enumerate(self.kinds):
-            of_kind = tuple(int(table.kind[row]) == kind for table, row in zip(self.rows, chosen, strict=True))
-            found = self._on_kind(overlap.apart, chosen, of_kind, kind)
+            of_kind = kinds == kind
+            found = self._on_kind(apart, needs.only(of_kind[:, None]), tuple(of_kind.tolist()), kind)
             if found is None:
                 return None
             placed.update(zip(nodes.numbers, found, strict=True))
         return tuple(placed[at] for at in range(len(placed)))
 
-    def _on_kind(
-        self, apart: frozenset[Pair], chosen: tuple[int, ...], of_kind: tuple[bool, ...], kind: int
-    ) -> Placement | None:
-        needs = self._needs(chosen).only(np.array(of_kind)[:, None])
+    def _on_kind(self, apart: frozenset[Pair], needs: Needs, of_kind: tuple[bool, ...], kind: int) -> Placement | None:
         allowed = allowed_patterns(needs, of_kind, apart, self.problem.pool.capacity_bytes[kind])
         columns = (needs.num_devices, needs.quantum, needs.host_bytes)
         key = (kind, of_kind, *(tuple(column[:, 0].tolist()) for column in columns), allowed)
@@ -117,13 +112,3 @@ class Placing:
         if found is None and len(sites) > MOST_NODES:
             self.report.relaxed_not_placed += 1
         return found
-
-    def _needs(self, chosen: tuple[int, ...]) -> Needs:
-        pairs = list(zip(self.rows, chosen, strict=True))
-        return Needs(
-            np.array([[table.num_devices[row]] for table, row in pairs]),
-            np.array([[table.resident_bytes[row]] for table, row in pairs]),
-            np.array([[table.active_bytes[row]] for table, row in pairs]),
-            np.array([[table.quantum[row]] for table, row in pairs]),
-            np.array([[table.host_bytes[row]] for table, row in pairs]),
-        )

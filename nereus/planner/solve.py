@@ -18,6 +18,7 @@ from nereus.planner.budget import Budget
 from nereus.planner.found import Best, Report, Solution
 from nereus.planner.frontier import fitting, frontiers
 from nereus.planner.overlap import OverlapSet, overlap_sets, swapped, twins
+from nereus.planner.placing import Placing
 from nereus.planner.problem import Bools, Floats, Ints, Problem, Rows, Stage
 
 CEILINGS = (1.025, 1.06, 1.2, float("inf"))
@@ -51,6 +52,7 @@ def solve(
 class _Search:
     def __init__(self, problem: Problem, best: Best, report: Report) -> None:
         self.problem, self.best, self.report = problem, best, report
+        self.placing = Placing(problem, report)
         self.twins = twins(problem) if best.top == 1 else ()
         self.overlaps = [
             overlap
@@ -69,7 +71,7 @@ class _Search:
     def _raise_ceiling(self, rows: Sequence[Rows]) -> None:
         """Find the best plans of some rows: below a low ceiling first, then below higher ones."""
         budget, first = Budget(self.problem, rows), decision_order(self.problem)[0]
-        roots = [float(budget.children(overlap, {}, first).seconds.min()) for overlap in self.overlaps]
+        roots = [float(budget.rows_alone(overlap, first).min()) for overlap in self.overlaps]
         known = self.best.worst
         for factor in CEILINGS:
             self.best.ceiling = min(roots) * factor
@@ -93,14 +95,13 @@ class _Search:
             return
         kept = frontiers(self.problem, alive, self.best.top)
         self.report.frontier_rows = tuple(len(table) for table in kept)
-        tree = Tree(self.problem, kept, self.twins, self.best, self.report)
+        tree = Tree(self.problem, kept, self.placing, self.twins, self.best)
         for overlap in overlaps:
             tree.search(overlap)
 
     def _row_bounds(self, budget: Budget, overlaps: Sequence[OverlapSet], holder: int) -> Floats:
         """(rows,) For every row of a holder a lower bound of the plans that have it, over these overlap sets."""
-        bounds = [budget.children(overlap, {}, holder).seconds[0] for overlap in overlaps]
-        return np.broadcast_to(np.minimum.reduce(bounds), len(budget.rows[holder]))
+        return np.asarray(np.minimum.reduce([budget.rows_alone(overlap, holder) for overlap in overlaps]))
 
     def _beside_generation(self, rows: list[Rows], overlaps: Sequence[OverlapSet]) -> list[Rows]:
         """Drop rows that are too slow beside each row of generation, with the devices that it leaves."""

@@ -15,9 +15,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from nereus.transition.dispatch import passes_for, priorities, shortest
-from nereus.transition.gating import fits, gated
-from nereus.transition.lanes import CLOSE, Schedule, lanes_of
+from nereus.transition.gating import Memory, fits, gated
+from nereus.transition.lanes import CLOSE, Columns, Schedule, Waits
 from nereus.transition.ordering import resource_edges
+from nereus.transition.proof import Bounds
 from nereus.transition.tasks import Device, Order, Problem, binding
 
 MAX_GATED = 12
@@ -33,35 +34,35 @@ class Arrangement(NamedTuple):
 
 def quickest(problem: Problem, order: Order) -> Arrangement:
     """The best arrangement that was found; `order` is one in which the tasks fit."""
-    tasks, devices, lanes = problem.tasks, binding(problem), lanes_of(problem.tasks)
-    free = shortest(tasks, tuple(task.after for task in tasks), order, lanes)
-    if fits(problem, devices, free):
-        return Arrangement(_waits(problem, devices, free.order, _ends(problem, free)), free)
-    under_memory = list(_gated(problem, devices, lanes, order))
+    devices, columns = binding(problem), Columns.of(problem.tasks)
+    waits = Waits.of([task.after for task in problem.tasks], order)
+    free = shortest(columns, waits)
+    if fits(columns, devices, problem.usable_bytes, free):
+        return Arrangement(_after(problem, devices, free.order, columns.ends(free)), free)
+    under_memory = list(_gated(problem, devices, columns, waits, free.seconds))
     if under_memory:
         best = min(under_memory, key=lambda schedule: schedule.seconds)
-        after = _waits(problem, devices, best.order, _ends(problem, best))
-        again = shortest(tasks, after, best.order, lanes) if best.seconds > free.seconds + CLOSE else best
-        return Arrangement(after, min(best, again, key=lambda schedule: schedule.seconds))
-    after = _waits(problem, devices, order, None)
-    return Arrangement(after, shortest(tasks, after, order, lanes))
+        after = _after(problem, devices, best.order, columns.ends(best))
+        if best.seconds > free.seconds + CLOSE:
+            best = min(best, shortest(columns, Waits.of(after, best.order)), key=lambda schedule: schedule.seconds)
+        return Arrangement(after, best)
+    after = _after(problem, devices, order, None)
+    return Arrangement(after, shortest(columns, Waits.of(after, order)))
 
 
-def _gated(problem: Problem, devices: Sequence[Device], lanes: list[list[int]], order: Order) -> Iterator[Schedule]:
-    """Schedules under memory by several priorities."""
-    tasks, passes = problem.tasks, min(MAX_GATED, 2 + passes_for(problem.tasks))
-    after = [task.after for task in tasks]
-    for priority in islice(priorities(tasks, order, lanes), passes):
-        schedule = gated(tasks, after, lanes, priority, devices, problem.usable_bytes)
+def _gated(problem: Problem, devices: Sequence[Device], columns: Columns, waits: Waits, least: float) -> Iterator[Schedule]:
+    """Schedules under memory by several priorities; the last is one that takes no longer than the least."""
+    memory = Memory.of(devices, len(problem.tasks), problem.usable_bytes)
+    passes = min(MAX_GATED, 2 + passes_for(columns))
+    for priority in islice(priorities(columns, waits, Bounds(columns, waits).tails), passes):
+        schedule = gated(columns, waits, priority, memory)
         if schedule is not None:
             yield schedule
+            if schedule.seconds <= least + CLOSE:
+                return
 
 
-def _ends(problem: Problem, schedule: Schedule) -> list[float]:
-    return [start + task.seconds for start, task in zip(schedule.starts, problem.tasks, strict=True)]
-
-
-def _waits(
+def _after(
     problem: Problem, devices: Sequence[Device], order: Order, ends: list[float] | None
 ) -> tuple[frozenset[int], ...]:
     edges = resource_edges(problem, devices, order, ends)

@@ -9,93 +9,123 @@ Nothing idles on purpose, so it may come to a stop under memory, and need not be
 from __future__ import annotations
 
 import heapq
-from bisect import insort
-from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from nereus.transition.lanes import CLOSE, Schedule
-from nereus.transition.tasks import Device, Problem, Task
+from nereus.transition.lanes import CLOSE, Columns, Links, Schedule, Waits
+from nereus.transition.tasks import Device
 
 
-def fits(problem: Problem, devices: Sequence[Device], schedule: Schedule) -> bool:
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The devices on which memory may run short."""
+
+    held: list[int]
+    """Bytes on each before the first task."""
+    uses: list[list[tuple[int, int, int]]]
+    """Of each task: (device, bytes that it takes, bytes that it gives)."""
+    usable_bytes: float
+
+    @classmethod
+    def of(cls, devices: Sequence[Device], num_tasks: int, usable_bytes: float) -> Memory:
+        """By number of task and device."""
+        uses: list[list[tuple[int, int, int]]] = [[] for _ in range(num_tasks)]
+        for number, device in enumerate(devices):
+            for use in device.uses:
+                uses[use.task].append((number, use.takes, use.gives))
+        return cls([device.held for device in devices], uses, usable_bytes)
+
+
+def fits(columns: Columns, devices: Sequence[Device], usable_bytes: float, schedule: Schedule) -> bool:
     """Whether no device is ever overfull in a schedule; what ends at a moment has given back before another starts."""
-    tasks, starts = problem.tasks, schedule.starts
+    starts, ends = schedule.starts, columns.ends(schedule)
     for device in devices:
         events = sorted(
             event
             for index, takes, gives in device.uses
-            for event in ((starts[index], 1, takes), (starts[index] + tasks[index].seconds - CLOSE, 0, -gives))
+            for event in ((starts[index], 1, takes), (ends[index] - CLOSE, 0, -gives))
         )
         level = device.held
         for _, _, change in events:
             level += change
-            if change > 0 and level > problem.usable_bytes:
+            if change > 0 and level > usable_bytes:
                 return False
     return True
 
 
-def gated(
-    tasks: Sequence[Task],
-    after: Sequence[frozenset[int]],
-    lanes: Sequence[Sequence[int]],
-    priority: Sequence[float],
-    devices: Sequence[Device] = (),
-    usable_bytes: float = float("inf"),
-) -> Schedule | None:
-    """The schedule of a priority; None where what is left fits on the devices only in another order."""
-    level = [device.held for device in devices]
-    uses: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for number, device in enumerate(devices):
-        for use in device.uses:
-            uses[use.task].append((number, use.takes, use.gives))
-    followers: defaultdict[int, list[int]] = defaultdict(list)
-    for index, before in enumerate(after):
-        for other in before:
-            followers[other].append(index)
-    masks = [sum(1 << lane for lane in of_task) for of_task in lanes]
-    links = [tuple(task.uplinks.items()) for task in tasks]
-    missing = [len(before) for before in after]
-    ready = sorted((-priority[index], index) for index, count in enumerate(missing) if not count)
+def gated(columns: Columns, waits: Waits, priority: Sequence[float], memory: Memory | None = None) -> Schedule | None:
+    """The schedule of a priority; None where what is left fits on the devices only in another order.
+
+    Tasks are looked at by their places in the order of urgency. One that may not start is parked at the resource that keeps
+    it, a lane, an uplink or a device, all of them numbered through, until that is given back.
+    """
+    seconds, masks, links = columns.seconds, columns.masks, columns.links
+    by_urgency = sorted(range(len(seconds)), key=lambda index: -priority[index])
+    place = [0] * len(seconds)
+    for at, index in enumerate(by_urgency):
+        place[index] = at
+    missing = [len(before) for before in waits.after]
+    ready = [at for at, index in enumerate(by_urgency) if not missing[index]]
+    parked: list[list[int]] = [
+        [] for _ in range(columns.num_lanes + columns.num_links + (len(memory.held) if memory else 0))
+    ]
     running: list[tuple[float, int]] = []
-    carried: defaultdict[str, float] = defaultdict(float)
-    starts, order, busy, now = [0.0] * len(tasks), list[int](), 0, 0.0
-
-    def may_start(index: int) -> bool:
-        if busy & masks[index]:
-            return False
-        for number, takes, _ in uses.get(index, ()):
-            if takes and level[number] + takes > usable_bytes:
-                return False
-        return all(carried[link] + share <= 1 + CLOSE for link, share in links[index]) if links[index] else True
-
+    carried, level = [0.0] * columns.num_links, list(memory.held) if memory else []
+    starts, order, busy, now = [0.0] * len(seconds), list[int](), 0, 0.0
     while ready or running:
-        waiting: list[tuple[float, int]] = []
-        for urgent in ready:
-            index = urgent[1]
-            if not may_start(index):
-                waiting.append(urgent)
+        ready.sort()
+        for at in ready:
+            index = by_urgency[at]
+            taken = busy & masks[index]
+            keeps = taken.bit_length() - 1 if taken else _overfull(carried, links[index], columns.num_lanes)
+            if keeps < 0 and memory:
+                keeps = _too_small(memory, level, index, columns.num_lanes + columns.num_links)
+            if keeps >= 0:
+                parked[keeps].append(at)
                 continue
             starts[index] = now
             order.append(index)
             busy |= masks[index]
-            heapq.heappush(running, (now + tasks[index].seconds, index))
-            for number, takes, _ in uses.get(index, ()):
-                level[number] += takes
+            heapq.heappush(running, (now + seconds[index], index))
             for link, share in links[index]:
                 carried[link] += share
-        ready = waiting
+            for number, takes, _ in memory.uses[index] if memory else ():
+                level[number] += takes
         if not running:
             return None
-        now = running[0][0]
+        now, ready = running[0][0], []
         while running and running[0][0] <= now:
             _, index = heapq.heappop(running)
             busy &= ~masks[index]
-            for number, _, gives in uses.get(index, ()):
-                level[number] -= gives
+            given_back = list(columns.lanes[index])
             for link, share in links[index]:
                 carried[link] -= share
-            for follower in followers.get(index, ()):
+                given_back.append(columns.num_lanes + link)
+            for number, _, gives in memory.uses[index] if memory else ():
+                level[number] -= gives
+                given_back.append(columns.num_lanes + columns.num_links + number)
+            for resource in given_back:
+                if parked[resource]:
+                    ready += parked[resource]
+                    parked[resource] = []
+            for follower in waits.followers[index]:
                 missing[follower] -= 1
                 if not missing[follower]:
-                    insort(ready, (-priority[follower], follower))
-    return Schedule(tuple(starts), now, order)
+                    ready.append(place[follower])
+    return Schedule(tuple(starts), now, order) if len(order) == len(seconds) else None
+
+
+def _overfull(carried: list[float], links: Links, first: int) -> int:
+    """The number of an uplink that has no room, counted from `first`; else -1."""
+    for link, share in links:
+        if carried[link] + share > 1 + CLOSE:
+            return first + link
+    return -1
+
+
+def _too_small(memory: Memory, level: list[int], index: int, first: int) -> int:
+    """The number of a device on which a task does not fit, counted from `first`; else -1."""
+    for number, takes, _ in memory.uses[index]:
+        if takes and level[number] + takes > memory.usable_bytes:
+            return first + number
+    return -1

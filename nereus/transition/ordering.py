@@ -85,6 +85,8 @@ def resource_edges(
     With the `ends` of a schedule, in seconds, whatever ends first is waited for first. Without, a Destroy goes before the
     end of another task, and whatever would end first if each started as soon as those that it waits for have ended.
     """
+    if not devices:
+        return {}
     tasks = problem.tasks
     uses: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for number, device in enumerate(devices):

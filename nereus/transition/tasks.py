@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from nereus.layout.catalog import EndpointId
@@ -20,6 +21,7 @@ Order = list[int]
 """Tasks by number, each after all that it waits for."""
 
 
+@cache
 def stage_rank(stage: str) -> tuple[int, str]:
     """The place of a model-stage in the tie order: generation, inference, training, others (paper, section 6)."""
     role = role_of(stage)
@@ -83,19 +85,20 @@ class Device(NamedTuple):
 
 def binding(problem: Problem) -> tuple[Device, ...]:
     """The devices on which all that is taken, with nothing given back, does not fit."""
-    uses: defaultdict[EndpointId, list[Use]] = defaultdict(list)
-    taken: defaultdict[EndpointId, int] = defaultdict(int)
-    for index, task in enumerate(problem.tasks):
+    level: defaultdict[EndpointId, int] = defaultdict(int, problem.held)
+    for task in problem.tasks:
         for endpoint, size in task.takes.items():
-            uses[endpoint].append(Use(index, size, task.gives.get(endpoint, 0)))
-            taken[endpoint] += size
-        for endpoint, size in task.gives.items():
-            if endpoint not in task.takes:
-                uses[endpoint].append(Use(index, 0, size))
+            level[endpoint] += size
+    over = {endpoint for endpoint, size in level.items() if size > problem.usable_bytes}
+    if not over:
+        return ()
+    uses: defaultdict[EndpointId, list[Use]] = defaultdict(list)
+    for index, task in enumerate(problem.tasks):
+        for endpoint in {**task.takes, **task.gives}:
+            if endpoint in over:
+                uses[endpoint].append(Use(index, task.takes.get(endpoint, 0), task.gives.get(endpoint, 0)))
     found: dict[tuple[int, tuple[Use, ...]], Device] = {}
     for endpoint, of_endpoint in uses.items():
-        held = problem.held.get(endpoint, 0)
-        if held + taken[endpoint] > problem.usable_bytes:
-            key = held, tuple(of_endpoint)
-            found.setdefault(key, Device(endpoint, *key))
+        key = problem.held.get(endpoint, 0), tuple(of_endpoint)
+        found.setdefault(key, Device(endpoint, *key))
     return tuple(found.values())

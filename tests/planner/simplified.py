@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nereus.planner import branch, certificate, frontier, pairs, placing, solve
-from nereus.planner.overlap import OverlapSet
+from nereus.planner.overlap import Pair
 from nereus.planner.placement import Item, Moves, Placement, Site, fill
 from nereus.planner.problem import Bools, Floats, Ints, Problem, Rows
 
@@ -23,10 +23,9 @@ def memory_of_all_on_every_device(patch: pytest.MonkeyPatch) -> None:
     """A plan fits only if all holders fit on one device together."""
     place = placing.Placing.place
 
-    def strict(self: placing.Placing, overlap: OverlapSet, chosen: tuple[int, ...]) -> Placement | None:
-        rows = list(zip(self.rows, chosen, strict=True))
-        full = sum(t.resident_bytes[r] for t, r in rows) + max(t.active_bytes[r] for t, r in rows)
-        return place(self, overlap, chosen) if full <= min(self.problem.pool.capacity_bytes) else None
+    def strict(self: placing.Placing, apart: frozenset[Pair], needs: certificate.Needs, kinds: Ints) -> Placement | None:
+        full = needs.resident_bytes.sum() + needs.active_bytes.max()
+        return place(self, apart, needs, kinds) if full <= min(self.problem.pool.capacity_bytes) else None
 
     patch.setattr(placing.Placing, "place", strict)
 

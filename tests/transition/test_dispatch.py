@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nereus.transition.dispatch import shortest
-from nereus.transition.lanes import in_order
+from nereus.transition.lanes import Columns, Waits, in_order
 from nereus.transition.tasks import Problem, Task
 from tests.transition.order_checker import assert_lanes_never_deadlock, assert_schedule_holds
 
@@ -24,7 +24,7 @@ def task(members: str, seconds: float, after: tuple[int, ...] = (), uplink: floa
 
 
 def scheduled(*tasks: Task) -> float:
-    return shortest(tasks, [t.after for t in tasks], list(range(len(tasks)))).seconds
+    return shortest(Columns.of(tasks), Waits.of([t.after for t in tasks], list(range(len(tasks))))).seconds
 
 
 # --- by hand -----------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_small_schedules_are_the_shortest_that_there_are(drawn: list[tuple[set[s
 def test_schedule_holds_when_it_is_replayed(drawn: list[tuple[set[str], int, set[int], float]]) -> None:
     tasks = tasks_of(drawn)
     after = [t.after for t in tasks]
-    schedule = shortest(tasks, after, list(range(len(tasks))))
+    schedule = shortest(Columns.of(tasks), Waits.of(after, list(range(len(tasks)))))
     assert_schedule_holds(Problem(tuple(tasks)), after, schedule)
     assert_lanes_never_deadlock([t.members for t in tasks], after, schedule.order)
 
@@ -117,7 +117,7 @@ def test_order_of_a_schedule_takes_no_longer_than_it_when_lanes_keep_it(
 ) -> None:
     """What the runtime does with it: an estimate of the order is the schedule's."""
     tasks = tasks_of(drawn)
-    schedule = shortest(tasks, [t.after for t in tasks], list(range(len(tasks))))
+    schedule = shortest(Columns.of(tasks), Waits.of([t.after for t in tasks], list(range(len(tasks)))))
     place = {index: at for at, index in enumerate(schedule.order)}
     again = [replace(tasks[i], after=frozenset(place[b] for b in tasks[i].after)) for i in schedule.order]
     assert all(max(t.after, default=-1) < at for at, t in enumerate(again))
