@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from nereus.control.events import BoundaryReached, DeviceFailed, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
 from nereus.control.intact import survivors
+from nereus.control.restoring import with_pool_ahead
 from nereus.control.state import JobState
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
@@ -26,8 +27,10 @@ def mirror(state: JobState, event: Event) -> JobState:
         case DeviceFailed():
             return replace(state, starting=state.starting - {event.device})
         case PoolChanged():
+            state = with_pool_ahead(state, max(event.ahead - state.pool_ahead, 0))
             return replace(
                 state,
+                pool_ended=event.ended,
                 endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in event.gone},
                 starting=(state.starting | set(event.arriving)).difference(event.gone, state.endpoint_of),
                 leaving={d: s for d, s in {**state.leaving, **event.leaving}.items() if d not in event.gone},
@@ -40,10 +43,13 @@ def mirror(state: JobState, event: Event) -> JobState:
                 endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in gone},
                 leaving={d: s for d, s in state.leaving.items() if d not in gone},
                 emus=_intact(state, {event.endpoint}),
+                mid_step=state.mid_step or isinstance(event, StepLost),
             )
         case BoundaryReached():
             recent = (*state.recent_s, event.report.step_s)[-max(state.config.policy.canary_steps, 1) :]
-            return _learn(replace(state, step=event.report.step, report=event.report, recent_s=recent))
+            return _learn(
+                replace(state, step=event.report.step, report=event.report, recent_s=recent, mid_step=False, followed=None)
+            )
     return state
 
 

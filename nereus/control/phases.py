@@ -3,6 +3,7 @@
 Idle -> Starting -> Steady <-> Planning -> Admitted -> Transitioning -> Steady        any -> Stopped
                                                         |      ^
                                                         Settling: aborted, then back on whole units
+    Saving: at a boundary                 nothing to move from: Waiting -> Planning -> Restoring -> Transitioning
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from nereus.control.carrying import Carrying
-from nereus.control.events import ReplanRequested
+from nereus.control.events import ReplanRequested, StateWritten
 from nereus.emu.plan import DeviceId, StagePlan
+from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.policy.triggers import Trigger
 
@@ -54,10 +56,17 @@ class Planning:
     """Whether the loop waits for the answer: the plan in force would not survive another step."""
     recovering: bool = False
     """Whether units are gone, so that the job stops if no plan is found."""
+    fresh: bool = False
+    """Whether it is about starting anew from a checkpoint, since no transition leads on."""
 
     @property
     def is_urgent(self) -> bool:
         return any(trigger.urgent for trigger in self.triggers)
+
+    @property
+    def must_leave(self) -> bool:
+        """Whether the loop waits since the plan in force cannot go on, or units of it are gone."""
+        return self.recovering or (self.holding and self.is_urgent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +115,36 @@ class Regroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """The state of a boundary is written; the loop waits there."""
+
+    tag: str
+    reason: str
+    waiting: frozenset[EndpointId]
+    """Endpoints that have not written their share; none while it is being sealed."""
+    began_s: float
+    then: Planning | None
+    """What found no plan to leave for; None for a save that is due."""
+    written: tuple[StateWritten, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """New workers read the units of a plan from a checkpoint; the loop waits."""
+
+    epoch: int
+    stages: Mapping[str, StagePlan]
+    emus: Mapping[str, tuple[Emu, ...]]
+    reason: str
+    urgent: tuple[Trigger, ...]
+    waiting: frozenset[EndpointId]
+    """Endpoints that have not read their part."""
+    began_s: float
+    num_bytes: int
+    """Read so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transitioning:
     """State moves; the loop waits at the boundary."""
 
@@ -123,6 +162,8 @@ class Transitioning:
     """Predicted saving per step of one that has to pay; None for others."""
     regroup: Regroup | None = None
     """Set where it leads back to whole units instead of to a new plan."""
+    restoring: Restoring | None = None
+    """Set where its units were read from a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +195,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """No plan fits what is left, and devices are on their way: the loop waits for one that does."""
+    """No plan fits what is left, and devices may come: the loop waits for one that does. Or workers start anew."""
 
     triggers: tuple[Trigger, ...]
     holding: bool
@@ -169,10 +210,27 @@ class Stopped:
     reason: str
 
 
-Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Settling | Paused | Waiting | Stopped
+Phase = (
+    Idle
+    | Starting
+    | Steady
+    | Planning
+    | Admitted
+    | Joining
+    | Transitioning
+    | Settling
+    | Paused
+    | Waiting
+    | Saving
+    | Restoring
+    | Stopped
+)
+
+ANEW = "no intact copy is left, and there is a checkpoint: workers start anew"
+"""Why the phases that units can be lost in go over to Waiting."""
 
 ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
-    Idle: {Starting: "the job has started"},
+    Idle: {Starting: "the job has started", Waiting: "it goes on from the checkpoint of another run"},
     Starting: {Steady: "all units are bound", Stopped: "a worker did not start"},
     Steady: {
         Planning: "a signal crossed, or an operator asked",
@@ -180,6 +238,8 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Transitioning: "a scripted transition is due",
         Admitted: "an operator goes back to the plan before",
         Paused: "an operator holds the loop",
+        Saving: "a checkpoint is due",
+        Waiting: ANEW,
         Stopped: "the last copy of a model-stage is gone",
     },
     Planning: {
@@ -189,7 +249,9 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Transitioning: "a proposal was admitted while the loop waited",
         Steady: "no proposal was admitted, or an operator aborted",
         Paused: "the answer is there, and an operator holds the loop",
-        Waiting: "no plan fits, and devices are on their way",
+        Waiting: "no plan fits, and devices may come; or workers start anew",
+        Saving: "no transition leads on: the state is saved first",
+        Restoring: "a plan was admitted, and no unit stands",
         Stopped: "the last copy of a model-stage is gone",
     },
     Admitted: {
@@ -198,6 +260,8 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Steady: "the pool or the units have changed since the decision, or an operator aborted",
         Paused: "an operator holds the loop",
         Planning: "the pool or the units have changed, and a signal crossed",
+        Restoring: "the loop waits, and no unit stands",
+        Waiting: ANEW,
         Stopped: "the last copy of a model-stage is gone",
     },
     Joining: {
@@ -205,6 +269,7 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Planning: "units are gone",
         Steady: "an operator aborted",
         Paused: "an operator aborted, and holds the loop",
+        Waiting: ANEW,
         Stopped: "a worker did not start, or the last copy of a model-stage is gone",
     },
     Transitioning: {
@@ -212,10 +277,12 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Paused: "committed or rolled back, and an operator holds the loop",
         Planning: "whole units stand again, and a plan for them is wanted",
         Settling: "an operation failed, a device was lost, or an operator aborted",
+        Waiting: ANEW,
         Stopped: "the state was damaged before anything moved, or no intact copy is left",
     },
     Settling: {
         Transitioning: "all is quiet: back to whole units",
+        Waiting: ANEW,
         Stopped: "no intact copy is left, or it failed too often",
     },
     Paused: {
@@ -223,13 +290,30 @@ ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
         Planning: "let go and a signal has crossed, units are gone, or an operator asked",
         Joining: "let go, and a scripted transition needs devices",
         Transitioning: "let go, and what was admitted or scripted is due",
+        Saving: "let go, and a checkpoint is due",
+        Waiting: ANEW,
         Stopped: "the last copy of a model-stage is gone",
     },
     Waiting: {
         Planning: "a device is ready, or units are gone",
+        Restoring: "all workers are there, and the plan in force is kept",
         Steady: "no device is on its way any more",
         Paused: "no device is on its way any more, and an operator holds the loop",
         Stopped: "no device is on its way any more, or the last copy of a model-stage is gone",
+    },
+    Saving: {
+        Steady: "the checkpoint is whole, or failed, and the boundary goes on",
+        Planning: "the boundary goes on with a replan, or a plan to start anew on is wanted",
+        Paused: "an operator holds the loop",
+        Joining: "the boundary goes on with a scripted transition",
+        Transitioning: "the boundary goes on with a scripted transition",
+        Waiting: "no plan fits, and devices may come; or workers start anew",
+        Stopped: "the last copy of a model-stage is gone, or no plan fits",
+    },
+    Restoring: {
+        Transitioning: "all units are read: they are proved and bound",
+        Waiting: "a process died: workers start anew",
+        Stopped: "the checkpoint cannot be read, or no device is left",
     },
     Stopped: {},
 }

@@ -82,7 +82,7 @@ class Adaptive:
         if self._driver_state is not None:
             old = self._driver_state
             state = replace(state, learnt=old.learnt, horizons=old.horizons, links=old.links)
-        self._driver = Driver(state, Ports(ports, ports, ports), Unwritten(), self._facts.clock)
+        self._driver = Driver(state, Ports(ports, ports, ports, ports), Unwritten(), self._facts.clock)
         self._ports, self._told = ports, 0
         ports.starts_at_once = True
         self._ask(JobStarted(devices=self._pool.usable))

@@ -315,7 +315,7 @@ class Loop:
     def _driver(self) -> Driver:
         self._journal = Journal(self._path)
         self._journal.open()
-        ports = Ports(self.world, self.world, self.world)
+        ports = Ports(self.world, self.world, self.world, self.world)
         return Driver(JobState(config=self.world.config), ports, self._journal, self.world.clock)
 
     def _asked(self, *ask: Event) -> Release | None:
