@@ -23,8 +23,8 @@ class Checkpoint:
     """RL steps that are complete in it."""
     digests: StageDigests
     num_bytes: int
-    seconds: float | None
-    """How long it took to write, which reading is expected to take; None where another run wrote it."""
+    seconds: float
+    """How long it took to write, or to check where another run wrote it: reading is expected to take as long."""
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ def mirror(state: JobState, event: Event) -> JobState:
                 state,
                 endpoint_of={**state.endpoint_of, event.device: event.endpoint},
                 starting=state.starting - {event.device},
+                broken=state.broken - {event.device},
                 flops={**state.flops, event.device: event.peak_flops},
             )
         case DeviceFailed():
@@ -31,6 +32,7 @@ def mirror(state: JobState, event: Event) -> JobState:
             return replace(
                 state,
                 pool_ended=event.ended,
+                broken=state.broken.difference(event.gone),
                 endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in event.gone},
                 starting=(state.starting | set(event.arriving)).difference(event.gone, state.endpoint_of),
                 leaving={d: s for d, s in {**state.leaving, **event.leaving}.items() if d not in event.gone},
@@ -42,6 +44,7 @@ def mirror(state: JobState, event: Event) -> JobState:
                 state,
                 endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in gone},
                 leaving={d: s for d, s in state.leaving.items() if d not in gone},
+                broken=state.broken.union(gone).difference(state.leaving),
                 emus=_intact(state, {event.endpoint}),
                 mid_step=state.mid_step or isinstance(event, StepLost),
             )

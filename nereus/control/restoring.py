@@ -39,13 +39,15 @@ def restart(state: JobState, triggers: tuple[Trigger, ...], now_s: float, *, hol
     effects: list[Effect] = []
     if state.endpoint_of:
         effects.append(RetireEndpoints(endpoints=tuple(sorted(state.endpoint_of.values()))))
-    if state.usable:
-        effects.append(SpawnDevices(devices=state.usable))
+    devices = tuple(sorted(state.broken.union(state.usable)))
+    if devices:
+        effects.append(SpawnDevices(devices=devices))
     after = replace(
         state,
         emus=dict.fromkeys(state.config.states, ()),
         endpoint_of={},
-        starting=state.starting.union(state.usable),
+        starting=state.starting.union(devices),
+        broken=frozenset(),
         sync_members=(),
         canary=None,
         num_restarts=state.num_restarts + 1,

@@ -80,6 +80,8 @@ class JobState:
     """Who takes part in the epoch's weight sync: not every endpoint sends or receives."""
     starting: frozenset[DeviceId] = frozenset()
     """Devices that have arrived and are not ready yet."""
+    broken: frozenset[DeviceId] = frozenset()
+    """Devices whose process died, and that the pool has not taken back: tried again when all workers start anew."""
     leaving: Mapping[DeviceId, int] = field(default_factory=dict)
     """Devices that go, and the step after which they are gone."""
     flops: Mapping[DeviceId, float] = field(default_factory=dict)

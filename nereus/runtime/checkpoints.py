@@ -57,6 +57,7 @@ def seal(root: Path, index: Index, files: Iterable[WrittenFile], keep: int) -> P
     if not partial.exists():
         for path in reversed(sealed(root)):
             if (known := load(path)).run == index.run and known.tag == index.tag:
+                _prune(root, index.run, keep)
                 return path
     written = list(files)
     for file in written:

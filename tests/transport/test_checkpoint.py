@@ -28,7 +28,17 @@ from nereus.transport.checkpoint import read_units, write_share
 from nereus.transport.digest import box_sums
 from nereus.transport.memory import DeviceMemory
 from nereus.transport.store import DTYPES, UnitStore
-from tests.builders import STAGE, Values, fused_state, global_values, make_emus, make_model, make_state, rank_masks, shape_texts
+from tests.builders import (
+    STAGE,
+    Values,
+    fused_state,
+    global_values,
+    make_emus,
+    make_model,
+    make_state,
+    rank_masks,
+    shape_texts,
+)
 
 TIED = make_state(make_model(vocab=51, tied=True), optimizer=True)
 """Six layers, 51 tokens, two kv heads: nothing divides evenly; masters of bfloat16 weights are in `HALF`."""
