@@ -116,7 +116,9 @@ def launched(
         loop = start(JobActor, JobSpec(job, where, store, weights, folder), lanes=JOB_LANES, name=loop_name)
         start(Planner, name=planner_name, restarts=True)
         pool = pool_emulator(job)
-        devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent) if pool is None else pool.start()
+        devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent)
+        if pool is not None:
+            devices = pool.state(checkpoint.step if checkpoint else 0).staying
         spec = HeadSpec(job, folder, devices, pool, loop_name, planner_name, checkpoint)
         head = start(Head, spec, lanes=HEAD_LANES, restarts=True)
         ended = loop.run.options(concurrency_group="loop").remote(head)

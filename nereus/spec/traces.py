@@ -45,8 +45,8 @@ class AvailabilityTrace:
     def scaled(self, num_devices: int) -> AvailabilityTrace:
         """This trace for a cluster of another size: count * num_devices / largest count, halves rounded up.
 
-        The largest count becomes the whole cluster, 0 stays 0, and what is more stays so. Scaling twice is scaling once. Raises
-        UserError if the trace never has a device.
+        The largest count becomes the whole cluster, 0 stays 0, and what is more becomes 1 at least. Scaling twice is scaling
+        once. Raises UserError if the trace never has a device.
         """
         most = max(count for _, count in self.points)
         if most == 0:
