@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import (
     Answered,
     CanaryRead,
@@ -18,8 +19,6 @@ from nereus.control.effects import (
     DevicesChanged,
     Interrupted,
     News,
-    Restored,
-    Saved,
     Started,
     TransitionRecord,
     Waited,

@@ -1,4 +1,4 @@
-"""What the core knows of a checkpoint: where it is, which step it is of, and what the state in it adds up to."""
+"""What the core knows of a checkpoint: where it is, which step it is of, what it adds up to; and what is told of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nereus.emu.digest import BoxDigest, Digest, Sums, logical_digest
+from nereus.emu.plan import Plan
 from nereus.layout.catalog import StateSpec
 from nereus.layout.tensors import TensorRef
 
@@ -47,6 +48,40 @@ class Followed:
     folder: str
     epoch: int
     """Of the plan that was restored: a second return to one checkpoint has another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint was written, or could not be."""
+
+    step: int
+    reason: str
+    """Why it was wanted."""
+    folder: str | None
+    """None where it failed."""
+    num_bytes: int
+    seconds: float
+    """For which the loop stood."""
+    error: str = ""
+    """Why it failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """The job goes on from a checkpoint."""
+
+    step: int
+    """The step of the checkpoint."""
+    epoch: int
+    folder: str
+    reason: str
+    repeated_steps: int
+    """Steps that were complete and are run again."""
+    num_bytes: int
+    """Read, by all endpoints."""
+    seconds: float
+    """Reading, proving and binding; what came before is in Waited."""
+    plan: Plan
 
 
 def digests_of(written: Iterable[tuple[str, BoxDigest]], states: Mapping[str, StateSpec]) -> StageDigests:

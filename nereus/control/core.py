@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nereus.control.allowed import ALLOWED
 from nereus.control.checkpoint import Checkpoint
 from nereus.control.effects import DevicesChanged, Publish, SpawnDevices
 from nereus.control.events import (
@@ -31,7 +32,6 @@ from nereus.control.mirror import mirror
 from nereus.control.moving import joining
 from nereus.control.operating import operate, read_canary
 from nereus.control.phases import (
-    ALLOWED,
     Admitted,
     Idle,
     Joining,

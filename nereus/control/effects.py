@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nereus.control.checkpoint import StageDigests
+from nereus.control.checkpoint import Restored, Saved, StageDigests
 from nereus.control.events import StateWritten
 from nereus.control.report import Release, StepReport
 from nereus.emu.plan import DeviceId, Plan
@@ -198,40 +198,6 @@ class Waited:
 
     step: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """A checkpoint was written, or could not be."""
-
-    step: int
-    reason: str
-    """Why it was wanted."""
-    folder: str | None
-    """None where it failed."""
-    num_bytes: int
-    seconds: float
-    """For which the loop stood."""
-    error: str = ""
-    """Why it failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """The job goes on from a checkpoint."""
-
-    step: int
-    """The step of the checkpoint."""
-    epoch: int
-    folder: str
-    reason: str
-    repeated_steps: int
-    """Steps that were complete and are run again."""
-    num_bytes: int
-    """Read, by all endpoints."""
-    seconds: float
-    """Reading, proving and binding; what came before is in Waited."""
-    plan: Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from nereus.control.carrying import Carrying
 from nereus.control.carrying import begin as begin_carrying
-from nereus.control.checkpoint import Followed
-from nereus.control.effects import Effect, Publish, Restored, RestoreState, RetireEndpoints, SpawnDevices
+from nereus.control.checkpoint import Followed, Restored
+from nereus.control.effects import Effect, Publish, RestoreState, RetireEndpoints, SpawnDevices
 from nereus.control.events import Event, JobStarted, OpFailed, StateRead
 from nereus.control.moving import begin_admitted, in_force, let_go, stop, task_of
 from nereus.control.phases import Admitted, Restoring, Transitioning, Waiting

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nereus.control.checkpoint import Checkpoint, digests_of
-from nereus.control.effects import Publish, Saved, SealState
+from nereus.control.checkpoint import Checkpoint, Saved, digests_of
+from nereus.control.effects import Publish, SealState
 from nereus.control.events import Event, OpFailed, StateSealed, StateWritten
 from nereus.control.phases import Saving, Steady
 from nereus.control.planning import boundary, unplanned

@@ -12,18 +12,8 @@ import math
 from collections import Counter
 from typing import Any
 
-from nereus.control.effects import (
-    Answered,
-    Decision,
-    DevicesChanged,
-    Interrupted,
-    News,
-    Restored,
-    Saved,
-    Started,
-    TransitionRecord,
-    Waited,
-)
+from nereus.control.checkpoint import Restored, Saved
+from nereus.control.effects import Answered, Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord, Waited
 from nereus.control.report import StepReport
 from nereus.emu.plan import DeviceId, Plan
 from nereus.policy.admission import Verdict

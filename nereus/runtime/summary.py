@@ -6,17 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nereus.control.effects import (
-    CanaryRead,
-    Decision,
-    Interrupted,
-    News,
-    Restored,
-    Saved,
-    Started,
-    TransitionRecord,
-    Waited,
-)
+from nereus.control.checkpoint import Restored, Saved
+from nereus.control.effects import CanaryRead, Decision, Interrupted, News, Started, TransitionRecord, Waited
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
 

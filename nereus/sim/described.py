@@ -13,7 +13,7 @@ from nereus.planner.outline_pricing import OutlinePricing, node_of
 from nereus.spec.hardware import ACCELERATORS
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
-from nereus.spec.policy import Policy
+from nereus.spec.policy import CheckpointRule, Policy
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING
 from nereus.spec.workflow import TRAINING
 from nereus.transition.estimate import LinkRates
@@ -61,6 +61,7 @@ def config_of(
     states: Mapping[str, StateSpec],
     first: Mapping[str, StagePlan],
     policy: Policy,
+    checkpoint: CheckpointRule | None,
 ) -> JobConfig:
     """What the controller needs to know of the job."""
     return JobConfig(
@@ -73,4 +74,5 @@ def config_of(
         node_of=node_of(outline),
         prior=OutlinePricing(outline=outline, models=models),
         pool_is_live=True,
+        checkpoint=checkpoint,
     )

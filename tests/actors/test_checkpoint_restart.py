@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from nereus.control.effects import Restored, Saved, Waited
+from nereus.control.checkpoint import Restored, Saved
+from nereus.control.effects import Waited
 from nereus.runtime.checkpoints import load, sealed, verify
 from tests.actors import journals
 from tests.actors.equality import Record, assert_equal, differences

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import (
     Publish,
     ReleaseBoundary,
     RequestPlan,
-    Restored,
     RestoreState,
     RetireEndpoints,
-    Saved,
     SaveState,
     SealState,
     SpawnDevices,

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from nereus.control.effects import Restored, Saved, Waited
+from nereus.control.checkpoint import Restored, Saved
+from nereus.control.effects import Waited
 from nereus.control.phases import Saving
 from nereus.control.resume import pending
 from nereus.control.state import JobState
