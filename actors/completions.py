@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 
 from nereus.control.events import EndpointDied, Event, OpFailed
 from nereus.layout.catalog import EndpointId
@@ -51,7 +51,7 @@ class Completions:
         endpoint, what, failure = self._pending.pop(ref)
         try:
             event: Event = ray.get(ref)
-        except RayActorError:
+        except (RayActorError, ActorUnschedulableError):
             return failure("it died") if failure else EndpointDied(endpoint=endpoint, during=what)
         except RayTaskError as error:
             reason = str(error.cause or error).splitlines()[0]

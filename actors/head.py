@@ -11,16 +11,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 from threading import Condition, Thread
 
 import ray
 
 from actors.completions import Completions
 from actors.ports import RayPorts
+from nereus.control.checkpoint import Checkpoint
+from nereus.control.core import is_new
 from nereus.control.effects import News
-from nereus.control.events import BoundaryReached, Event, JobStarted, OperatorAsked, PoolChanged, ReplanRequested, StepLost
-from nereus.control.phases import Idle
+from nereus.control.events import BoundaryReached, Event, JobStarted, OperatorAsked, ReplanRequested, StepLost
+from nereus.control.phases import Idle, Waiting
 from nereus.control.report import Release, StepReport
 from nereus.control.resume import pending
 from nereus.control.state import JobState
@@ -29,6 +31,7 @@ from nereus.errors import JobStopped
 from nereus.layout.catalog import EndpointId
 from nereus.monitor.pool import PoolEmulator
 from nereus.rl.describe import describe
+from nereus.runtime.checkpoints import root_of
 from nereus.runtime.controller import Command, ReplanCommand
 from nereus.runtime.driver import Driver
 from nereus.runtime.journal import Journal
@@ -39,6 +42,10 @@ HEAD_LANES = {"boundary": 1, "watch": 1}
 """One thread each: the loop waits in the first, everyone else asks in the second. The Driver has a thread of its own."""
 
 JOURNAL_FILE = "journal.sqlite"
+
+POOL_STEP_S = 1.0
+"""Seconds that count as a step of an emulated pool while the job waits for a plan: about as long as a step of a small job;
+at none, a schedule would run out before anybody sees it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,8 @@ class HeadSpec:
     """The name of the job actor."""
     planner: str
     """The name of the planner actor."""
+    checkpoint: Checkpoint | None = None
+    """What the run goes on from; None for one that begins."""
 
 
 class Head:
@@ -72,15 +81,15 @@ class Head:
 
     def begin(self) -> Release:
         """Start the job's devices and first units; blocks until they are there."""
-        return self._ask(JobStarted(devices=self._spec.devices), 0)
+        return self._ask(JobStarted(devices=self._spec.devices, checkpoint=self._spec.checkpoint))
 
-    def boundary(self, report: StepReport) -> Release:
+    def boundary(self, report: StepReport, followed: int) -> Release:
         """Report a step and wait for the release. Asking again for the same step is harmless."""
-        return self._ask(BoundaryReached(report=report), report.step)
+        return self._ask(BoundaryReached(report=report, followed=followed))
 
     def lost(self, endpoint: EndpointId, during: str) -> Release:
         """The loop has seen a worker die in a step, and waits to do it again on what is left."""
-        return self._ask(StepLost(endpoint=endpoint, during=during), 0)
+        return self._ask(StepLost(endpoint=endpoint, during=during))
 
     def submit(self, command: Command) -> None:
         """An operator's request."""
@@ -99,12 +108,13 @@ class Head:
         config = describe(self._spec.job)
         job, planner = ray.get_actor(self._spec.loop), ray.get_actor(self._spec.planner)
         completions = Completions(self._inbox.put)
-        ports = RayPorts(config, job, planner, completions, self._on_release, self._on_stop)
+        root = root_of(self._spec.job.checkpoint.folder, self._spec.folder)
+        ports = RayPorts(config, root, self._spec.folder.name, job, planner, completions, self._on_release, self._on_stop)
         # A client on another machine has made the run's folder there, not here.
         self._spec.folder.mkdir(parents=True, exist_ok=True)
         journal = Journal(self._spec.folder / JOURNAL_FILE)
         journal.open()
-        driver = Driver(JobState(config=config), Ports(ports, ports, ports), journal, time.time)
+        driver = Driver(JobState(config=config), Ports(ports, ports, ports, ports), journal, time.time)
         self._news = driver.news
         completions.start()
         driver.recover()
@@ -112,19 +122,31 @@ class Head:
             ports.adopt()
             driver.start(pending(driver.state))
         while True:
-            event = self._inbox.get()
             try:
-                driver.post(event)
+                for event in self._coming(driver.state):
+                    driver.post(event)
             except Exception as error:
                 # The loop waits for an answer: a controller that cannot go on says so rather than leave it waiting.
                 self._on_stop(f"the controller failed on {type(event).__name__}: {type(error).__name__}: {error}")
                 raise
 
-    def _ask(self, event: Event, step: int) -> Release:
+    def _coming(self, state: JobState) -> tuple[Event, ...]:
+        """What happens next; an emulated pool changes before a boundary is told, and goes on while the job waits for it."""
+        pool = self._spec.pool
+        try:
+            event = self._inbox.get(timeout=POOL_STEP_S if pool is not None and waits_for_pool(state) else None)
+        except Empty:
+            assert pool is not None
+            return (pool.changed(state.step, state.pool_ahead + 1),)
+        if pool is not None and isinstance(event, BoundaryReached) and is_new(state, event):
+            news = pool.changed(event.report.step, state.pool_ahead)
+            if news.arriving or news.leaving or news.gone:
+                return news, event
+        return (event,)
+
+    def _ask(self, event: Event) -> Release:
         with self._answer:
             self._release = None
-        if isinstance(event, BoundaryReached):
-            self._tell_pool(step)
         self._inbox.put(event)
         with self._answer:
             self._answer.wait_for(lambda: self._release is not None or self._stopped is not None)
@@ -132,16 +154,6 @@ class Head:
                 raise JobStopped(self._stopped)
             assert self._release is not None
             return self._release
-
-    def _tell_pool(self, step: int) -> None:
-        """What the emulated pool does at this boundary."""
-        if self._spec.pool is None:
-            return
-        news = self._spec.pool.changes(step)
-        if news.arriving or news.leaving or news.gone:
-            self._inbox.put(
-                PoolChanged(step=step, arriving=tuple(news.arriving), leaving=dict(news.leaving), gone=tuple(news.gone))
-            )
 
     def _on_release(self, release: Release) -> None:
         with self._answer:
@@ -152,3 +164,8 @@ class Head:
         with self._answer:
             self._stopped = reason
             self._answer.notify_all()
+
+
+def waits_for_pool(state: JobState) -> bool:
+    """Whether the job stands still until the pool changes."""
+    return isinstance(state.phase, Waiting) and not state.starting and not state.pool_ended

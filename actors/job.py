@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from actors.cluster import Seats
 from actors.worker_pool import WorkerPool
+from nereus.control.checkpoint import StageDigests
+from nereus.control.events import StateSealed, StateWritten
 from nereus.control.report import Release, StepReport
 from nereus.emu.plan import DeviceId
 from nereus.errors import EndpointLost, JobStopped, NereusError
@@ -26,6 +28,8 @@ from nereus.rl.loop import RlLoop
 from nereus.rl.rollouts import RecordedRollouts, RolloutRecorder
 from nereus.rl.sources import Live, Recorded, RolloutSource
 from nereus.rl.task import make_task
+from nereus.runtime.checkpoints import WrittenFile, load, root_of, seal
+from nereus.runtime.index import index_of
 from nereus.runtime.summary import SampleCounts
 from nereus.spec.job import Job
 from nereus.spec.stages import ACTOR_TRAINING
@@ -57,6 +61,8 @@ class JobActor:
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
         self._pool = WorkerPool(spec.job, spec.seats, spec.rendezvous, spec.weights)
+        self._loop: RlLoop
+        self._followed = 0
 
     def run(self, head: Any) -> SampleCounts:
         """Run the job to its end; how its samples were used. Raises what ended it otherwise."""
@@ -65,20 +71,43 @@ class JobActor:
         recorder = RolloutRecorder(Path(job.rollouts.record)) if job.rollouts.record else None
 
         def boundary(report: StepReport) -> Release:
-            return _ask(head, "boundary", report)
+            return self._new(_ask(head, "boundary", report, self._followed))
 
         def recover(lost: EndpointLost) -> Release:
-            return _ask(head, "lost", *lost.facts.values())
+            return self._new(_ask(head, "lost", *lost.facts.values()))
 
-        loop = RlLoop(job, self._pool, self._source(), ledger, boundary, recover, recorder)
+        self._loop = loop = RlLoop(job, self._pool, self._source(), ledger, boundary, recover, recorder, _loop_of)
         try:
-            loop.run(_ask(head, "begin"))
+            loop.run(self._new(_ask(head, "begin")))
             if job.save_weights:
                 save_weights(spec.folder / WEIGHTS_FILE, loop.weights(describe(job).states[ACTOR_TRAINING]))
         except Exception:
             self._pool.abort(self._pool.actors)
             raise
         return SampleCounts(seen=ledger.seen, repeated=ledger.repeated, skipped=ledger.skipped)
+
+    def _new(self, release: Release) -> Release:
+        """A release; one that follows a checkpoint says so once, however often it is asked for."""
+        if release.followed is None or release.followed.epoch == self._followed:
+            return replace(release, followed=None)
+        self._followed = release.followed.epoch
+        return release
+
+    def seal(self, tag: str, written: tuple[StateWritten, ...], digests: StageDigests) -> StateSealed:
+        """Make a checkpoint of the shares that workers have written; the loop waits at the boundary meanwhile."""
+        spec, job = self._spec, self._spec.job
+        index = index_of(
+            job=job.name,
+            run=spec.folder.name,
+            tag=tag,
+            loop=self._loop.state(),
+            states=describe(job).states,
+            written=written,
+            digests=digests,
+        )
+        files = [WrittenFile(part.file, part.num_bytes, part.sha256) for part in written]
+        path = seal(root_of(job.checkpoint.folder, spec.folder), index, files, job.checkpoint.keep)
+        return StateSealed(tag=tag, folder=str(path.absolute()))
 
     def spawn(self, device: DeviceId) -> tuple[EndpointId, Any]:
         return self._pool.spawn(device)
@@ -100,6 +129,10 @@ class JobActor:
             return Recorded(RecordedRollouts(Path(job.rollouts.path)))
         task = make_task(job.task.name, job.seed, job.task.num_prompts)
         return Live(job, task, task.tokens.eos, self._pool)
+
+
+def _loop_of(folder: str) -> Mapping[str, Any]:
+    return load(Path(folder)).loop
 
 
 def _ask(head: Any, method: str, *args: Any) -> Release:

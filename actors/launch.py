@@ -20,6 +20,7 @@ from actors.options import head_options
 from actors.planner import Planner
 from actors.rendezvous import Rendezvous
 from nereus.api.address import DEFAULT_PORT
+from nereus.control.checkpoint import Checkpoint
 from nereus.control.effects import News
 from nereus.control.state import JobState
 from nereus.emu.plan import Plan
@@ -85,8 +86,17 @@ class Launched:
 
 
 @contextmanager
-def launched(job: Job, folder: Path, address: str | None = None, weights: Path | None = None) -> Iterator[Launched]:
-    """Run `job` on a private cluster, or on the cluster at `address`; all its actors end with the context."""
+def launched(
+    job: Job,
+    folder: Path,
+    address: str | None = None,
+    weights: Path | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Iterator[Launched]:
+    """Run `job` on a private cluster, or on the cluster at `address`; all its actors end with the context.
+
+    With a checkpoint it goes on from there.
+    """
     import ray
 
     with ExitStack() as stack:
@@ -106,8 +116,10 @@ def launched(job: Job, folder: Path, address: str | None = None, weights: Path |
         loop = start(JobActor, JobSpec(job, where, store, weights, folder), lanes=JOB_LANES, name=loop_name)
         start(Planner, name=planner_name, restarts=True)
         pool = pool_emulator(job)
-        devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent) if pool is None else pool.start()
-        spec = HeadSpec(job, folder, devices, pool, loop_name, planner_name)
+        devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent)
+        if pool is not None:
+            devices = pool.state(checkpoint.step if checkpoint else 0).staying
+        spec = HeadSpec(job, folder, devices, pool, loop_name, planner_name, checkpoint)
         head = start(Head, spec, lanes=HEAD_LANES, restarts=True)
         ended = loop.run.options(concurrency_group="loop").remote(head)
         yield Launched(job, head, ended, _serve_api(start(Api, head)))

@@ -7,36 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from actors.completions import Completions
 from actors.lanes import Lane, call
-from nereus.control.events import DeviceFailed
+from nereus.control.checkpoint import StageDigests
+from nereus.control.events import DeviceFailed, StateWritten
 from nereus.control.report import Release
 from nereus.control.state import JobConfig
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.policy.proposal import Snapshot
+from nereus.runtime.checkpoints import partial_folder
 from nereus.transition.collectives import GroupKey
 from nereus.transition.ops import Op, Program
 
 
 class RayPorts:
-    """EndpointPort, JobPort and PlannerPort of one job."""
+    """EndpointPort, JobPort, CheckpointPort and PlannerPort of one job."""
 
     def __init__(
         self,
         config: JobConfig,
+        checkpoints: Path,
+        run: str,
         job: Any,
         planner: Any,
         completions: Completions,
         on_release: Callable[[Release], None],
         on_stop: Callable[[str], None],
     ) -> None:
-        """`job` and `planner` are actor handles; the callbacks answer the loop's wait at the boundary."""
+        """`checkpoints` is their folder, `run` the name that unfinished ones get; `job` and `planner` are actor handles.
+
+        The callbacks answer the loop's wait at the boundary.
+        """
+        self._checkpoints, self._run = checkpoints, run
         self._config, self._job, self._planner, self._completions = config, job, planner, completions
         self._on_release, self._on_stop = on_release, on_stop
         self._workers: dict[EndpointId, Any] = {}
@@ -97,6 +106,22 @@ class RayPorts:
         for endpoint in named:
             self._submit(endpoint, Lane.TRANSFER, "settle", epoch, aborted)
 
+    # CheckpointPort
+
+    def save(self, tag: str, emus: Iterable[Emu], endpoints: Iterable[EndpointId]) -> None:
+        units, folder = tuple(emus), partial_folder(self._checkpoints, self._run, tag)
+        for endpoint in endpoints:
+            self._submit(endpoint, Lane.TRANSFER, "save", tag, folder, units, dict(self._config.states))
+
+    def seal(self, tag: str, step: int, written: Iterable[StateWritten], digests: StageDigests) -> None:
+        sealed = call_watch(self._job, "seal", tag, tuple(written), digests)
+        self._completions.add(sealed, "job", f"seal {tag}")
+
+    def restore(self, epoch: int, folder: str, emus: Iterable[Emu]) -> None:
+        units = tuple(emus)
+        for endpoint in _endpoints(units):
+            self._submit(endpoint, Lane.TRANSFER, "restore", epoch, Path(folder), units, dict(self._config.states))
+
     # PlannerPort
 
     def propose(self, cycle: int, snapshot: Snapshot, top: int) -> None:
@@ -116,8 +141,10 @@ def _named(method: str, args: tuple[Any, ...]) -> str:
             return f"install e{program.epoch}"
         case "digest", (tag, *_):
             return f"digest {tag}"
-        case (("bind" | "settle"), (epoch, *_)):
+        case (("bind" | "settle" | "restore"), (epoch, *_)):
             return f"{method} e{epoch}"
+        case "save", (tag, *_):
+            return f"save {tag}"
     return method
 
 

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, Seeded, Settled
+from nereus.control.events import (
+    Committed,
+    DeviceReady,
+    DigestsTaken,
+    Installed,
+    OpCompleted,
+    Seeded,
+    Settled,
+    StateRead,
+    StateWritten,
+)
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
@@ -65,6 +75,12 @@ class Worker:
     def seed(self, emus: tuple[Emu, ...], states: dict[str, StateSpec]) -> Seeded:
         self._endpoint.seed(emus, states)
         return Seeded(endpoint=self._spec.endpoint)
+
+    def save(self, tag: str, folder: Path, emus: tuple[Emu, ...], states: dict[str, StateSpec]) -> StateWritten:
+        return self._endpoint.save(tag, folder, emus, states)
+
+    def restore(self, epoch: int, folder: Path, emus: tuple[Emu, ...], states: dict[str, StateSpec]) -> StateRead:
+        return self._endpoint.restore(epoch, folder, emus, states)
 
     def install(self, program: Program) -> Installed:
         return self._endpoint.install(program)

@@ -79,7 +79,7 @@ class WorkerPool:
 
     def compute(self, epoch: int, work: Sequence[Work]) -> list[list[Answer]]:
         refs = [
-            [call(self._actors[endpoint], Lane.COMPUTE, "compute", emu.unit, epoch, handle) for endpoint in emu.endpoints]
+            [call(worker, Lane.COMPUTE, "compute", emu.unit, epoch, handle) for worker in self._of(emu.endpoints, emu.stage)]
             for emu, handle in ((emu, ray.put(request)) for emu, request in work)
         ]
         owners = {
@@ -91,17 +91,30 @@ class WorkerPool:
         return [[answers[ref] for ref in unit] for unit in refs]
 
     def sync(self, release: Release) -> None:
-        owners = {call(self._actors[e], Lane.TRANSFER, "run_op", release.sync_op): e for e in release.sync_members}
+        members = release.sync_members
+        workers = self._of(members, "weight sync")
+        owners = {call(w, Lane.TRANSFER, "run_op", release.sync_op): e for w, e in zip(workers, members, strict=True)}
         self._all(owners, "weight sync")
 
     def read(self, emu: Emu, kind: Kind) -> list[Piece]:
-        owners = {call(self._actors[e], Lane.CONTROL, "read", emu.unit, kind): e for e in emu.endpoints}
-        return [piece for pieces in self._all(owners, "reading the weights").values() for piece in pieces]
+        doing = "reading the weights"
+        workers = self._of(emu.endpoints, doing)
+        owners = {call(w, Lane.CONTROL, "read", emu.unit, kind): e for w, e in zip(workers, emu.endpoints, strict=True)}
+        return [piece for pieces in self._all(owners, doing).values() for piece in pieces]
 
     def status(self, release: Release) -> list[Status]:
-        endpoints = {endpoint for emus in release.emus.values() for emu in emus for endpoint in emu.endpoints}
-        owners = {call(self._actors[e], Lane.CONTROL, "status"): e for e in sorted(endpoints)}
+        endpoints = sorted({endpoint for emus in release.emus.values() for emu in emus for endpoint in emu.endpoints})
+        workers = self._of(endpoints, "status")
+        owners = {call(w, Lane.CONTROL, "status"): e for w, e in zip(workers, endpoints, strict=True)}
         return list(self._all(owners, "status").values())
+
+    def _of(self, endpoints: Sequence[EndpointId], doing: str) -> list[Any]:
+        """The actors of endpoints. Raises EndpointLost for one that was ended: its device is gone, or all start anew."""
+        actors = self.actors
+        for endpoint in endpoints:
+            if endpoint not in actors:
+                raise EndpointLost(endpoint, doing)
+        return [actors[endpoint] for endpoint in endpoints]
 
     def _all(self, owners: dict[Any, EndpointId], doing: str) -> dict[Any, Any]:
         """Every result, as soon as all are there; the first failure ends the wait, and a death is named as its reason."""

@@ -20,8 +20,8 @@ import nereus.spec
 from nereus import errors
 from nereus.cli.app import app
 from nereus.cli.display import event_dict
+from nereus.control.allowed import ALLOWED
 from nereus.control.effects import Decision, DevicesChanged, News, Publish, Started, TransitionRecord
-from nereus.control.phases import ALLOWED
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import NereusError

@@ -1,6 +1,6 @@
 """The routes. Every GET is answered from the projection, in this process; only a POST and the feed ask the controller.
 
-GET  /api/v1/plan, steps/latest, decisions, transitions, devices, replans/{id}, commands/{id}
+GET  /api/v1/plan, steps/latest, checkpoints/latest, decisions, transitions, devices, replans/{id}, commands/{id}
 POST /api/v1/replans, commands
 GET  /livez, /readyz, /metrics, /openapi.json, /docs
 """
@@ -23,6 +23,7 @@ from nereus.api.metrics import exposition
 from nereus.api.problems import Kind, ProblemError, answer_errors_with_problems
 from nereus.api.requests import Requests, commands, replans
 from nereus.api.schemas import (
+    CheckpointOut,
     CommandIn,
     CommandOut,
     Decisions,
@@ -103,6 +104,15 @@ async def latest_step(request: Request) -> StepOut:
     if found is None:
         raise ProblemError(Kind.NOT_FOUND, "no step is complete yet")
     return StepOut(**found)
+
+
+@view.get("/checkpoints/latest", responses={404: {}})
+async def latest_checkpoint(request: Request) -> CheckpointOut:
+    """The latest checkpoint, and the last return to one."""
+    found = _projection(request).checkpoint_view()
+    if found is None:
+        raise ProblemError(Kind.NOT_FOUND, "no checkpoint was written yet")
+    return CheckpointOut(**found)
 
 
 @view.get("/decisions")

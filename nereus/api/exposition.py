@@ -19,7 +19,8 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from nereus.runtime.projection import Projection, Tallies
+from nereus.runtime.projection import Projection
+from nereus.runtime.tallies import Tallies
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from math import nan
 
 from nereus import __version__
+from nereus.api.checkpoint_metrics import CHECKPOINT_METRICS
 from nereus.api.exposition import Described, Samples, Source, Value, text
 from nereus.control.phases import End
 from nereus.control.report import StepReport
@@ -21,9 +22,8 @@ from nereus.runtime.projection import Projection
 from nereus.spec.stages import STAGES
 
 DEVICE_STATES, AXES = ("ready", "leaving"), ("tp", "pp", "dp")
-PRIMITIVES = ("Split", "Merge", "Extend", "Destroy")
-WEIGHT_SYNC = "weight_sync"
-"""Timed beside the model-stages, and not one of them."""
+PRIMITIVES, WEIGHT_SYNC = ("Split", "Merge", "Extend", "Destroy"), "weight_sync"
+"""The weight sync is timed beside the model-stages, and not one of them."""
 
 
 def _one(value: Callable[[Source], Value]) -> Callable[[Source], Samples]:
@@ -61,7 +61,7 @@ def _stage_seconds(source: Source) -> Samples:
         yield (name,), (tallies.stage_runs[name], tallies.stage_s.get(name, 0.0))
 
 
-METRICS = (
+METRICS: tuple[Described, ...] = (
     Described(
         "Identity",
         "info",
@@ -233,6 +233,7 @@ METRICS = (
         "What the same transitions came to: the ratio of the sums is the bias of the prediction.",
         _one(lambda s: (s.tallies.predicted, s.tallies.predicted_measured_s)),
     ),
+    *CHECKPOINT_METRICS,
     Described(
         "Cost model",
         "counter",

@@ -67,6 +67,21 @@ class StepOut(Schema):
     """By endpoint."""
 
 
+class CheckpointOut(Schema):
+    """The latest checkpoint, and the last return to one."""
+
+    step: int
+    """Completed steps in it."""
+    folder: str
+    reason: str
+    """Why it was written."""
+    size_bytes: int
+    seconds: float | None
+    """For which the loop stood; null where another run wrote it."""
+    restored_after_step: int | None
+    """The completed steps at which the job last went back to a checkpoint; null if it never did."""
+
+
 class DecisionOut(Schema):
     """What was decided on one candidate plan, and why."""
 

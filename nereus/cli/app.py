@@ -49,12 +49,15 @@ def run(
     run_dir: Annotated[Path | None, typer.Option(help=RUN_DIR_HELP, show_default="runs")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object, on the last line.")] = False,
     availability: Annotated[Path | None, typer.Option(help="A CSV of the devices available over time.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on from a checkpoint, or from the last one of a run's folder.")
+    ] = None,
 ) -> None:
     """Run an RL job: live table, decisions, transitions, summary."""
     from nereus.cli.run import run_job
 
     try:
-        run_job(job, steps, address, run_dir, availability, as_json=as_json)
+        run_job(job, steps, address, run_dir, availability, resume, as_json=as_json)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the run's processes have ended\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import (
     Answered,
     CanaryRead,
@@ -68,7 +69,7 @@ class Display:
             self._last_pool = pool_line(event)
         elif isinstance(event, Decision):
             self._last_decision = decision_line(event)
-        elif isinstance(event, Answered | CanaryRead | Waited):
+        elif isinstance(event, Answered | CanaryRead | Waited | Saved):
             self._last_decision = line(event)
         else:
             self._plan = event.plan
@@ -76,6 +77,8 @@ class Display:
             self._last_change = transition_line(event)
         if isinstance(event, Interrupted):
             self._last_change = interrupted_line(event)
+        if isinstance(event, Restored):
+            self._last_change = restored_line(event)
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
         elif self._plan is not None:
@@ -130,7 +133,11 @@ def line(event: News) -> str:
     if isinstance(event, CanaryRead):
         return canary_line(event)
     if isinstance(event, Waited):
-        return f"waited {event.seconds:.1f} s after step {event.step}: no plan did fit until devices came"
+        return f"waited {event.seconds:.1f} s after step {event.step}, for devices or workers"
+    if isinstance(event, Saved):
+        return saved_line(event)
+    if isinstance(event, Restored):
+        return "\n".join([restored_line(event), *plan_lines(event.plan)])
     if isinstance(event, Interrupted):
         return "\n".join([interrupted_line(event), *plan_lines(event.plan)])
     return "\n".join(plan_lines(event.plan))
@@ -148,6 +155,22 @@ def canary_line(event: CanaryRead) -> str:
         f"canary after step {event.step}: epoch {event.epoch} saves {event.realised_s:.2f} s a step, "
         f"{event.predicted_s:.2f} s were predicted{back}"
     )
+
+
+def saved_line(event: Saved) -> str:
+    """A checkpoint that was written, or could not be."""
+    if event.folder is None:
+        return f"checkpoint after step {event.step} failed: {event.error}"
+    size = event.num_bytes / MIB
+    return f"checkpoint after step {event.step}: {size:.2f} MiB in {event.seconds:.2f} s to {event.folder} [{event.reason}]"
+
+
+def restored_line(event: Restored) -> str:
+    """The job goes on from a checkpoint."""
+    again = f"; {event.repeated_steps} steps are run again" if event.repeated_steps else ""
+    size = event.num_bytes / MIB
+    read = f"{size:.2f} MiB read in {event.seconds:.2f} s from {event.folder}"
+    return f"back to step {event.step}: {read}{again} [{event.reason}]"
 
 
 def interrupted_line(event: Interrupted) -> str:
@@ -228,6 +251,10 @@ def event_dict(event: News) -> dict[str, Any]:
         return {"event": "canary", **asdict(event)}
     if isinstance(event, Waited):
         return {"event": "waited", **asdict(event)}
+    if isinstance(event, Saved):
+        return {"event": "saved", **asdict(event)}
+    if isinstance(event, Restored):
+        return {"event": "restored", **asdict(event), "plan": plan_dict(event.plan)}
     if isinstance(event, Interrupted):
         return {"event": "interrupted", **asdict(event), "plan": plan_dict(event.plan)}
     return {

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nereus.cli.display import Display, event_dict
+from nereus.cli.resume import checkpoint_to_resume
+from nereus.control.checkpoint import Checkpoint
 from nereus.runtime.summary import Summary
 from nereus.spec.job import Job
 from nereus.spec.loading import check_cores, load_job, with_availability
@@ -24,9 +26,16 @@ PRIVATE = "local"
 
 
 def run_job(
-    path: Path, steps: int | None, address: str | None, run_dir: Path | None, availability: Path | None, *, as_json: bool
+    path: Path,
+    steps: int | None,
+    address: str | None,
+    run_dir: Path | None,
+    availability: Path | None,
+    resume: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Run the job file to its end. Raises JobFileError before anything starts, NereusError if the run fails."""
+    """Run the job file to its end. Raises UserError before anything starts, NereusError if the run fails."""
     from actors.cluster import cluster_of_this_job
 
     submitted = cluster_of_this_job()
@@ -39,9 +48,10 @@ def run_job(
         job = job.with_steps(steps)
     if address is None:
         check_cores(job, num_cores())
+    checkpoint = checkpoint_to_resume(job, resume) if resume is not None else None
     folder = _new_folder(run_dir, job.name)
     shutil.copy(path, folder / "job.yaml")
-    summary = _watch(job, address, folder, Display(job, quiet=as_json))
+    summary = _watch(job, address, folder, checkpoint, Display(job, quiet=as_json))
     (folder / "summary.json").write_text(json.dumps(summary.as_dict(), indent=2) + "\n")
     if as_json:
         print(json.dumps(summary.as_dict()))  # noqa: T201
@@ -52,13 +62,15 @@ def num_cores() -> float:
     return len(os.sched_getaffinity(0))
 
 
-def _watch(job: Job, address: str | None, folder: Path, display: Display) -> Summary:
+def _watch(job: Job, address: str | None, folder: Path, checkpoint: Checkpoint | None, display: Display) -> Summary:
     from actors.launch import launched
 
     weights = _weights(job)
     with display, (folder / "events.jsonl").open("w") as log:
         display.say(f"{job.name}: {job.steps} steps on {job.cluster.num_devices} devices, run folder {folder}")
-        with launched(job, folder, address, weights) as run:
+        if checkpoint is not None:
+            display.say(f"it goes on after step {checkpoint.step}, from {checkpoint.folder}")
+        with launched(job, folder, address, weights, checkpoint) as run:
             if run.api_url is not None:
                 display.say(f"API at {run.api_url}; `nereus status` shows the job")
             for event in run.watch():

@@ -28,6 +28,7 @@ def show_status(url: str, *, as_json: bool) -> None:
 def fetch_status(client: Client) -> dict[str, Any]:
     """What --json prints; what there is not yet is null."""
     ready, plan, step = (client.get(path) for path in ("/readyz", f"{API}/plan", f"{API}/steps/latest"))
+    checkpoint = client.get(f"{API}/checkpoints/latest")
     decisions, transitions = (client.wanted(f"{API}/{name}?limit=1")["items"] for name in ("decisions", "transitions"))
     return {
         "ready": ready.is_ok,
@@ -37,6 +38,7 @@ def fetch_status(client: Client) -> dict[str, Any]:
         "last_step": step.body if step.is_ok else None,
         "last_decision": decisions[0] if decisions else None,
         "last_transition": transitions[0] if transitions else None,
+        "last_checkpoint": checkpoint.body if checkpoint.is_ok else None,
     }
 
 
@@ -85,6 +87,13 @@ def lines(status: dict[str, Any]) -> list[str]:
         found.append(
             f"last transition: to epoch {change['epoch']} after step {change['step']}, "
             f"{_shown(change['seconds'], 3)} s, predicted {_shown(change['predicted_seconds'], 3)} s [{change['trigger']}]"
+        )
+    saved = status["last_checkpoint"]
+    if saved is not None:
+        back = "" if saved["restored_after_step"] is None else f"; gone back to after step {saved['restored_after_step']}"
+        found.append(
+            f"last checkpoint: after step {saved['step']}, {saved['size_bytes'] / MIB:.1f} MiB in "
+            f"{_shown(saved['seconds'], 2)} s to {saved['folder']} [{saved['reason']}]{back}"
         )
     return [*found, *(f"not ready: {reason}" for reason in status["reasons"])]
 

@@ -2,14 +2,16 @@
 
     boundary -> learn -> trigger? -> RequestPlan -> PlanReady -> verdicts -> Admitted -> boundary -> Transitioning -> Steady
 
-First it mirrors what happened (mirror.py), then it decides (planning.py, moving.py, losing.py). The loop is released at once
-unless state has to move.
+First it mirrors what happened (mirror.py), then it decides (planning.py, moving.py, losing.py, saved.py, restoring.py). The
+loop is released at once unless state has to move or to be saved.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from nereus.control.allowed import ALLOWED
+from nereus.control.checkpoint import Checkpoint
 from nereus.control.effects import DevicesChanged, Publish, SpawnDevices
 from nereus.control.events import (
     BoundaryReached,
@@ -30,13 +32,14 @@ from nereus.control.mirror import mirror
 from nereus.control.moving import joining
 from nereus.control.operating import operate, read_canary
 from nereus.control.phases import (
-    ALLOWED,
     Admitted,
     Idle,
     Joining,
     Paused,
     Phase,
     Planning,
+    Restoring,
+    Saving,
     Settling,
     Starting,
     Steady,
@@ -46,6 +49,8 @@ from nereus.control.phases import (
 )
 from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan, wait
 from nereus.control.regrouping import settling, transitioning
+from nereus.control.restoring import restoring, resumed
+from nereus.control.saved import saving
 from nereus.control.starting import starting
 from nereus.control.state import JobState, Result
 from nereus.errors import NereusError
@@ -55,7 +60,7 @@ def step(state: JobState, event: Event, now_s: float) -> Result:
     """The state after an event, and what to do about it. A fact that belongs to nothing in progress changes nothing."""
     if isinstance(state.phase, Stopped):
         return state, ()
-    if isinstance(event, BoundaryReached) and event.report.step <= state.step:
+    if isinstance(event, BoundaryReached) and not is_new(state, event):
         return state, asked_again(state)
     mirrored = mirror(state, event)
     after, effects = (
@@ -68,6 +73,11 @@ def step(state: JobState, event: Event, now_s: float) -> Result:
     return after, effects
 
 
+def is_new(state: JobState, event: BoundaryReached) -> bool:
+    """Whether a boundary was not taken in yet; what a loop asks that has not gone back to a checkpoint is old as well."""
+    return event.report.step > state.step and (state.followed is None or event.followed == state.followed.epoch)
+
+
 def _check_change(before: Phase, after: Phase) -> None:
     if type(before) is not type(after) and type(after) not in ALLOWED[type(before)]:
         raise NereusError(f"phase {type(before).__name__} cannot become {type(after).__name__}")
@@ -75,6 +85,8 @@ def _check_change(before: Phase, after: Phase) -> None:
 
 def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Result:
     match event, state.phase:
+        case JobStarted(checkpoint=Checkpoint()), Idle():
+            return resumed(state, event)
         case JobStarted(), Idle():
             return (
                 replace(state, phase=Starting(devices=frozenset(event.devices))),
@@ -99,7 +111,7 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
         case BoundaryReached(), Waiting():
             return replace(state, phase=replace(state.phase, holding=True)), ()
         case DeviceReady(), Waiting():
-            return wait(state)
+            return wait(state, now_s)
         case ReplanRequested(), Steady():
             return replan(state, (OPERATOR,), event)
         case ReplanRequested(), Paused(admitted=None):
@@ -110,6 +122,10 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
             return replace(state, request=event), ()
         case DeviceReady(), Joining():
             return joining(state, event, now_s)
+        case _, Saving():
+            return saving(state, event, now_s)
+        case _, Restoring():
+            return restoring(state, event, now_s)
         case _, Transitioning():
             return transitioning(state, event, now_s)
         case _, Settling():

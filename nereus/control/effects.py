@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nereus.control.checkpoint import Restored, Saved, StageDigests
+from nereus.control.events import StateWritten
 from nereus.control.report import Release, StepReport
 from nereus.emu.plan import DeviceId, Plan
 from nereus.emu.unit import Emu
@@ -78,6 +80,35 @@ class BindUnits:
     emus: tuple[Emu, ...]
     endpoints: tuple[EndpointId, ...]
     keep: frozenset[GroupKey]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveState:
+    """Write the logical state of these units, each endpoint its share -> StateWritten of each endpoint."""
+
+    tag: str
+    emus: tuple[Emu, ...]
+    endpoints: tuple[EndpointId, ...]
+    """Those that have a share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealState:
+    """Make a checkpoint of what was written -> StateSealed."""
+
+    tag: str
+    step: int
+    written: tuple[StateWritten, ...]
+    digests: StageDigests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreState:
+    """Fill newborn units from a checkpoint -> StateRead of each endpoint."""
+
+    epoch: int
+    folder: str
+    emus: tuple[Emu, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +194,7 @@ class CanaryRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waited:
-    """The loop has waited for devices, since no plan did fit."""
+    """The loop has waited for devices, since no plan did fit, or for workers that started anew."""
 
     step: int
     seconds: float
@@ -202,7 +233,19 @@ class DevicesChanged:
     """Of these, those on notice, and the step after which they are gone."""
 
 
-News = Started | DevicesChanged | StepReport | Decision | TransitionRecord | Interrupted | Answered | CanaryRead | Waited
+News = (
+    Started
+    | DevicesChanged
+    | StepReport
+    | Decision
+    | TransitionRecord
+    | Interrupted
+    | Answered
+    | CanaryRead
+    | Waited
+    | Saved
+    | Restored
+)
 """What is told to whoever watches, in order."""
 
 
@@ -222,6 +265,9 @@ Effect = (
     | AbortOps
     | TakeDigests
     | BindUnits
+    | SaveState
+    | SealState
+    | RestoreState
     | RequestPlan
     | ReleaseBoundary
     | StopJob

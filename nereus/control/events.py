@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nereus.control.checkpoint import Checkpoint
 from nereus.control.report import StepReport
 from nereus.emu.digest import BoxDigest
 from nereus.emu.plan import DeviceId
@@ -22,6 +23,8 @@ class JobStarted:
     """The job wants its first units, on these devices."""
 
     devices: tuple[DeviceId, ...]
+    checkpoint: Checkpoint | None = None
+    """What it goes on from; None for a job that begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ class OpFailed:
 
     endpoint: EndpointId
     op: str
-    """The operation, or the verb and what it was for: "install e3", "digest e3.after", "bind e3", "seed"."""
+    """The operation, or the verb and what it was for: "install e3", "digest e3.after", "bind e3", "save s1", "seed"."""
     error: str
 
 
@@ -113,6 +116,39 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateWritten:
+    """An endpoint has written its share of a checkpoint; it is on the disk."""
+
+    endpoint: EndpointId
+    tag: str
+    """Which save it belongs to."""
+    file: str
+    """Its name within the checkpoint."""
+    num_bytes: int
+    sha256: str
+    digests: tuple[tuple[str, BoxDigest], ...]
+    """The boxes in it, each with its model-stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSealed:
+    """A checkpoint has its index, its manifest and its name: it can be read from now on."""
+
+    tag: str
+    folder: str
+    """Absolute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRead:
+    """An endpoint has filled its newborn units from a checkpoint."""
+
+    endpoint: EndpointId
+    epoch: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointDied:
     """A process that held shards is gone, with all that it held."""
 
@@ -133,6 +169,8 @@ class BoundaryReached:
     """The loop has completed a step and waits for its release."""
 
     report: StepReport
+    followed: int = 0
+    """The epoch of the last checkpoint that the loop has gone back to; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +185,10 @@ class PoolChanged:
     """Devices that go, and the step after which they are gone."""
     gone: tuple[DeviceId, ...] = ()
     """Devices whose notice has run out: whatever is on them ends now."""
+    ahead: int = 0
+    """By how many of its steps an emulated pool is ahead of the job's: it goes on while the job waits for a plan."""
+    ended: bool = False
+    """Whether nothing more will come or go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +248,9 @@ Event = (
     | Settled
     | DigestsTaken
     | Committed
+    | StateWritten
+    | StateSealed
+    | StateRead
     | EndpointDied
     | StepLost
     | BoundaryReached

@@ -7,9 +7,21 @@ from dataclasses import replace
 from nereus.control.effects import Effect, ReleaseBoundary, RetireEndpoints, SpawnDevices
 from nereus.control.events import DeviceFailed, EndpointDied, PoolChanged, StepLost
 from nereus.control.moving import stop
-from nereus.control.phases import Admitted, Joining, Paused, Planning, Settling, Starting, Transitioning, Waiting
-from nereus.control.planning import carry_out_admitted, give_up, replan
+from nereus.control.phases import (
+    Admitted,
+    Joining,
+    Paused,
+    Planning,
+    Restoring,
+    Saving,
+    Settling,
+    Starting,
+    Transitioning,
+    Waiting,
+)
+from nereus.control.planning import carry_out_admitted, give_up, replan, wait
 from nereus.control.regrouping import interrupt, settling
+from nereus.control.restoring import is_involved, lost_in_restore, restart
 from nereus.control.state import JobState, Result
 from nereus.layout.catalog import EndpointId
 from nereus.policy.horizon import Signal
@@ -29,9 +41,11 @@ def pool(before: JobState, state: JobState, event: PoolChanged, now_s: float) ->
         after, more = settling(state, event, now_s)
     elif isinstance(state.phase, Transitioning):
         after, more = _interrupted(state, reason, gone, now_s)
+    elif isinstance(state.phase, Restoring) and is_involved(state, gone):
+        after, more = lost_in_restore(state, reason, now_s)
     elif hit:
-        after, more = _recover(state, reason, hit, holding=False)
-    elif isinstance(state.phase, Waiting) and not state.starting:
+        after, more = _recover(state, reason, hit, now_s, holding=False)
+    elif isinstance(state.phase, Waiting) and not state.may_grow:
         after, more = give_up(state, "the devices that were on their way are gone", now_s)
     else:
         return state, tuple(effects)
@@ -53,7 +67,9 @@ def failed(state: JobState, event: DeviceFailed, now_s: float) -> Result:
         return stop(state, f"device {event.device}, which the job file lets join, did not start: {event.reason}")
     retire = RetireEndpoints(endpoints=(event.endpoint,))
     if isinstance(state.phase, Waiting) and not state.starting:
-        after, effects = give_up(state, f"device {event.device} did not start: {event.reason}", now_s)
+        comes = state.is_bare and state.usable
+        why = f"device {event.device} did not start: {event.reason}"
+        after, effects = wait(state, now_s) if comes else give_up(state, why, now_s)
         return after, (retire, *effects)
     return state, (retire,)
 
@@ -67,8 +83,10 @@ def _answer(before: JobState, state: JobState, event: EndpointDied | StepLost, h
     if isinstance(state.phase, Transitioning):
         known = event.endpoint not in before.endpoint_of.values()
         return (state, ()) if known else _interrupted(state, reason, (event.endpoint,), now_s)
+    if isinstance(state.phase, Restoring):
+        return lost_in_restore(state, reason, now_s) if is_involved(state, (event.endpoint,)) else (state, ())
     if hit:
-        return _recover(state, reason, hit, holding=waits)
+        return _recover(state, reason, hit, now_s, holding=waits)
     if not waits:
         return state, ()
     if isinstance(state.phase, Planning | Waiting):
@@ -82,18 +100,18 @@ def _units_on(state: JobState, endpoints: tuple[EndpointId, ...]) -> list[str]:
     return sorted(str(emu.unit) for emu in state.bound if set(endpoints) & set(emu.endpoints))
 
 
-def _recover(state: JobState, reason: str, hit: list[str], *, holding: bool) -> Result:
-    """Units are gone: ask for a plan from the intact ones at once. Without an intact copy the job stops."""
-    bare = [name for name, emus in state.emus.items() if not emus]
-    if bare:
-        why = f"no intact copy of {', '.join(bare)} is left"
-        return stop(state, f"{reason}; {why}; run the job again, and look for what ended the process")
-    # The loop waits while a script's devices start, and while the last loss is planned for.
+def _recover(state: JobState, reason: str, hit: list[str], now_s: float, *, holding: bool) -> Result:
+    """Units are gone: ask for a plan from the intact ones at once. Without an intact copy, go back to the checkpoint."""
+    # The loop waits while a script's devices start, while its state is saved, and while the last loss is planned for.
     waits = (
         holding
-        or isinstance(state.phase, Joining | Paused)
+        or isinstance(state.phase, Joining | Paused | Saving)
         or (isinstance(state.phase, Planning | Waiting) and state.phase.holding)
     )
+    bare = [name for name, emus in state.emus.items() if not emus]
+    if bare:
+        why = f"{reason}; no intact copy of {', '.join(bare)} is left"
+        return restart(state, (Trigger(Signal.POOL, True, why),), now_s, holding=waits)
     return replan(state, (Trigger(Signal.POOL, True, reason),), None, holding=waits, recovering=True)
 
 
@@ -108,5 +126,6 @@ def _interrupted(state: JobState, reason: str, gone: tuple[EndpointId, ...], now
 def asked_again(state: JobState) -> tuple[Effect, ...]:
     """The loop asks a second time, after a restart: it is released unless state is on the move, which ends in a release."""
     held = isinstance(state.phase, Planning) and state.phase.holding
-    waits = held or isinstance(state.phase, Starting | Joining | Transitioning | Settling | Paused | Waiting)
+    moves = isinstance(state.phase, Starting | Joining | Transitioning | Settling | Saving | Restoring)
+    waits = held or moves or isinstance(state.phase, Paused | Waiting)
     return () if waits else (ReleaseBoundary(release=state.release),)

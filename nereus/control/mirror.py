@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from nereus.control.events import BoundaryReached, DeviceFailed, DeviceReady, EndpointDied, Event, PoolChanged, StepLost
 from nereus.control.intact import survivors
+from nereus.control.restoring import with_pool_ahead
 from nereus.control.state import JobState
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
@@ -21,13 +22,17 @@ def mirror(state: JobState, event: Event) -> JobState:
                 state,
                 endpoint_of={**state.endpoint_of, event.device: event.endpoint},
                 starting=state.starting - {event.device},
+                broken=state.broken - {event.device},
                 flops={**state.flops, event.device: event.peak_flops},
             )
         case DeviceFailed():
             return replace(state, starting=state.starting - {event.device})
         case PoolChanged():
+            state = with_pool_ahead(state, max(event.ahead - state.pool_ahead, 0))
             return replace(
                 state,
+                pool_ended=event.ended,
+                broken=state.broken.difference(event.gone),
                 endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in event.gone},
                 starting=(state.starting | set(event.arriving)).difference(event.gone, state.endpoint_of),
                 leaving={d: s for d, s in {**state.leaving, **event.leaving}.items() if d not in event.gone},
@@ -39,11 +44,15 @@ def mirror(state: JobState, event: Event) -> JobState:
                 state,
                 endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in gone},
                 leaving={d: s for d, s in state.leaving.items() if d not in gone},
+                broken=state.broken.union(gone).difference(state.leaving),
                 emus=_intact(state, {event.endpoint}),
+                mid_step=state.mid_step or isinstance(event, StepLost),
             )
         case BoundaryReached():
             recent = (*state.recent_s, event.report.step_s)[-max(state.config.policy.canary_steps, 1) :]
-            return _learn(replace(state, step=event.report.step, report=event.report, recent_s=recent))
+            return _learn(
+                replace(state, step=event.report.step, report=event.report, recent_s=recent, mid_step=False, followed=None)
+            )
     return state
 
 

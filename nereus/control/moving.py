@@ -163,5 +163,7 @@ def let_go(state: JobState) -> Result:
 
 
 def stop(state: JobState, reason: str) -> Result:
-    """The job cannot go on."""
+    """The job cannot go on, unless somebody runs it again."""
+    if state.saved is not None:
+        reason = f"{reason}; `nereus run JOB --resume {state.saved.folder}` goes on after step {state.saved.step}"
     return replace(state, phase=Stopped(reason=reason)), (StopJob(reason=reason),)

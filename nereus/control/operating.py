@@ -16,9 +16,10 @@ from nereus.control.events import OperatorAsked, ReplanRequested, Verb
 from nereus.control.intact import is_reversible
 from nereus.control.moving import begin, let_go
 from nereus.control.phases import Admitted, Joining, Paused, Phase, Planning, Steady, Transitioning
-from nereus.control.planning import OPERATOR, boundary, carry_out_admitted, decision, judged
+from nereus.control.planning import OPERATOR, boundary, carry_out_admitted
 from nereus.control.regrouping import interrupt
 from nereus.control.state import JobState, Result
+from nereus.control.verdicts import decision, judged
 from nereus.emu.plan import Plan, StagePlan
 from nereus.policy.proposal import Proposal, proposal_of
 

@@ -1,8 +1,9 @@
-"""The phases of a job, each with just the data that is valid in it, and the table of allowed changes.
+"""The phases of a job, each with just the data that is valid in it; allowed.py has the table of changes.
 
 Idle -> Starting -> Steady <-> Planning -> Admitted -> Transitioning -> Steady        any -> Stopped
                                                         |      ^
                                                         Settling: aborted, then back on whole units
+    Saving: at a boundary                 nothing to move from: Waiting -> Planning -> Restoring -> Transitioning
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from nereus.control.carrying import Carrying
-from nereus.control.events import ReplanRequested
+from nereus.control.events import ReplanRequested, StateWritten
 from nereus.emu.plan import DeviceId, StagePlan
+from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.policy.triggers import Trigger
 
@@ -54,10 +56,17 @@ class Planning:
     """Whether the loop waits for the answer: the plan in force would not survive another step."""
     recovering: bool = False
     """Whether units are gone, so that the job stops if no plan is found."""
+    fresh: bool = False
+    """Whether it is about starting anew from a checkpoint, since no transition leads on."""
 
     @property
     def is_urgent(self) -> bool:
         return any(trigger.urgent for trigger in self.triggers)
+
+    @property
+    def must_leave(self) -> bool:
+        """Whether the loop waits since the plan in force cannot go on, or units of it are gone."""
+        return self.recovering or (self.holding and self.is_urgent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +115,36 @@ class Regroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """The state of a boundary is written; the loop waits there."""
+
+    tag: str
+    reason: str
+    waiting: frozenset[EndpointId]
+    """Endpoints that have not written their share; none while it is being sealed."""
+    began_s: float
+    then: Planning | None
+    """What found no plan to leave for; None for a save that is due."""
+    written: tuple[StateWritten, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """New workers read the units of a plan from a checkpoint; the loop waits."""
+
+    epoch: int
+    stages: Mapping[str, StagePlan]
+    emus: Mapping[str, tuple[Emu, ...]]
+    reason: str
+    urgent: tuple[Trigger, ...]
+    waiting: frozenset[EndpointId]
+    """Endpoints that have not read their part."""
+    began_s: float
+    num_bytes: int
+    """Read so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transitioning:
     """State moves; the loop waits at the boundary."""
 
@@ -123,6 +162,8 @@ class Transitioning:
     """Predicted saving per step of one that has to pay; None for others."""
     regroup: Regroup | None = None
     """Set where it leads back to whole units instead of to a new plan."""
+    restoring: Restoring | None = None
+    """Set where its units were read from a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +195,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """No plan fits what is left, and devices are on their way: the loop waits for one that does."""
+    """No plan fits what is left, and devices may come: the loop waits for one that does. Or workers start anew."""
 
     triggers: tuple[Trigger, ...]
     holding: bool
@@ -169,68 +210,18 @@ class Stopped:
     reason: str
 
 
-Phase = Idle | Starting | Steady | Planning | Admitted | Joining | Transitioning | Settling | Paused | Waiting | Stopped
-
-ALLOWED: Mapping[type[Phase], Mapping[type[Phase], str]] = {
-    Idle: {Starting: "the job has started"},
-    Starting: {Steady: "all units are bound", Stopped: "a worker did not start"},
-    Steady: {
-        Planning: "a signal crossed, or an operator asked",
-        Joining: "a scripted transition needs devices",
-        Transitioning: "a scripted transition is due",
-        Admitted: "an operator goes back to the plan before",
-        Paused: "an operator holds the loop",
-        Stopped: "the last copy of a model-stage is gone",
-    },
-    Planning: {
-        Joining: "a scripted transition needs devices",
-        Planning: "a newer snapshot replaces the request",
-        Admitted: "a proposal was admitted",
-        Transitioning: "a proposal was admitted while the loop waited",
-        Steady: "no proposal was admitted, or an operator aborted",
-        Paused: "the answer is there, and an operator holds the loop",
-        Waiting: "no plan fits, and devices are on their way",
-        Stopped: "the last copy of a model-stage is gone",
-    },
-    Admitted: {
-        Joining: "a scripted transition needs devices",
-        Transitioning: "the boundary was reached and the snapshot still holds",
-        Steady: "the pool or the units have changed since the decision, or an operator aborted",
-        Paused: "an operator holds the loop",
-        Planning: "the pool or the units have changed, and a signal crossed",
-        Stopped: "the last copy of a model-stage is gone",
-    },
-    Joining: {
-        Transitioning: "all devices are ready",
-        Planning: "units are gone",
-        Steady: "an operator aborted",
-        Paused: "an operator aborted, and holds the loop",
-        Stopped: "a worker did not start, or the last copy of a model-stage is gone",
-    },
-    Transitioning: {
-        Steady: "committed, or rolled back",
-        Paused: "committed or rolled back, and an operator holds the loop",
-        Planning: "whole units stand again, and a plan for them is wanted",
-        Settling: "an operation failed, a device was lost, or an operator aborted",
-        Stopped: "the state was damaged before anything moved, or no intact copy is left",
-    },
-    Settling: {
-        Transitioning: "all is quiet: back to whole units",
-        Stopped: "no intact copy is left, or it failed too often",
-    },
-    Paused: {
-        Steady: "let go",
-        Planning: "let go and a signal has crossed, units are gone, or an operator asked",
-        Joining: "let go, and a scripted transition needs devices",
-        Transitioning: "let go, and what was admitted or scripted is due",
-        Stopped: "the last copy of a model-stage is gone",
-    },
-    Waiting: {
-        Planning: "a device is ready, or units are gone",
-        Steady: "no device is on its way any more",
-        Paused: "no device is on its way any more, and an operator holds the loop",
-        Stopped: "no device is on its way any more, or the last copy of a model-stage is gone",
-    },
-    Stopped: {},
-}
-"""Which phase may follow which, and why. A change that is not here is a bug, and raises."""
+Phase = (
+    Idle
+    | Starting
+    | Steady
+    | Planning
+    | Admitted
+    | Joining
+    | Transitioning
+    | Settling
+    | Paused
+    | Waiting
+    | Saving
+    | Restoring
+    | Stopped
+)

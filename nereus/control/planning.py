@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, RequestPlan, Waited
+from nereus.control.effects import Effect, Publish, ReleaseBoundary, RequestPlan, Waited
 from nereus.control.events import PlanReady, ReplanRequested
-from nereus.control.moving import HOUR_S, begin_admitted, let_go, scripted, stop
+from nereus.control.moving import let_go, scripted, stop
 from nereus.control.phases import Admitted, Paused, Planning, Steady, Waiting
+from nereus.control.restoring import begin_restore, leave_for, restart
+from nereus.control.saving import begin_save, is_at_boundary, is_due, is_needed
 from nereus.control.state import JobState, Result
-from nereus.emu.plan import StagePlan
-from nereus.policy.admission import Code, Verdict, admit
+from nereus.control.verdicts import decision, judged
+from nereus.policy.admission import Code
 from nereus.policy.horizon import Signal
-from nereus.policy.proposal import Proposal
 from nereus.policy.triggers import Deltas, Observed, Reference, Trigger, triggers
 
 OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
@@ -34,6 +35,8 @@ def boundary(state: JobState, now_s: float) -> Result:
     """A step is complete: carry out what was admitted or scripted, else look for triggers and let the loop go on."""
     if state.pausing:
         return _held(replace(state, boundary_due=True))
+    if is_due(state):
+        return begin_save(state, "one is due", None, now_s)
     if state.step in state.config.script:
         return scripted(state, state.config.script[state.step], now_s)
     if isinstance(state.phase, Admitted):
@@ -59,7 +62,7 @@ def _held(state: JobState) -> Result:
 def carry_out_admitted(state: JobState, admitted: Admitted, now_s: float) -> Result:
     """The loop waits: leave for the admitted plan, if pool and units are still as in its snapshot, else look again."""
     if admitted.epoch == state.plan.epoch and admitted.usable == state.usable:
-        return begin_admitted(state, admitted, now_s)
+        return leave_for(state, admitted, now_s)
     return _ask(replace(state, phase=Steady()), _triggers(state) or (STALE,), None, recovering=admitted.recovering)
 
 
@@ -127,6 +130,7 @@ def replan(
     *,
     holding: bool = False,
     recovering: bool = False,
+    fresh: bool = False,
 ) -> Result:
     """Ask for proposals; references are reset now, whatever comes of it."""
     horizons = state.horizons
@@ -144,6 +148,7 @@ def replan(
         request=request,
         holding=holding,
         recovering=recovering,
+        fresh=fresh,
     )
     after = replace(
         state,
@@ -169,6 +174,9 @@ def request_for(state: JobState) -> RequestPlan:
     free = planning.is_urgent or planning.recovering
     pins = frozenset() if free else frozenset(state.config.policy.pins)
     snapshot = replace(state.snapshot, is_bound=not planning.recovering, pins=pins)
+    if state.saved is not None and (planning.fresh or state.is_bare):
+        bare = dict.fromkeys(state.emus, ())
+        snapshot = replace(snapshot, emus=bare, is_bound=False, restore_s=state.saved.seconds)
     return RequestPlan(cycle=planning.cycle, snapshot=snapshot, top=state.config.policy.top)
 
 
@@ -201,13 +209,16 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
                 saves_s=verdict.delta_l_s if verdict.code is Code.ADMITTED else None,
                 recovering=planning.recovering,
             )
+            if planning.fresh:
+                after, effects = restart(state, planning.triggers, now_s, holding=True)
+                return after, (*news, *effects)
             state, told = waited(state, now_s)
             news.extend(told)
             after = replace(state, phase=admitted)
             if planning.holding and state.pausing and not planning.is_urgent:
                 return replace(state, phase=Paused(admitted=admitted)), tuple(news)
             if planning.holding:
-                after, effects = begin_admitted(after, admitted, now_s)
+                after, effects = leave_for(after, admitted, now_s)
                 news.extend(effects)
             return after, tuple(news)
     after, effects = no_plan(state, "no plan fits what is left", now_s)
@@ -215,21 +226,40 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
 
 
 def no_plan(state: JobState, why: str, now_s: float) -> Result:
-    """Nothing was admitted: keep the plan in force. Where it cannot go on, wait for what is on its way, or stop."""
+    """Nothing was admitted: keep the plan in force. Where it cannot go on, save the state first."""
     planning = state.phase
     assert isinstance(planning, Planning)
-    must = planning.recovering or (planning.holding and planning.is_urgent)
-    if must and (state.starting or state.config.pool_is_live):
+    if planning.must_leave and not planning.fresh and is_needed(state, planning):
+        return begin_save(state, f"{planning.triggers[0].reason}; {why}", planning, now_s)
+    return unplanned(state, why, now_s)
+
+
+def unplanned(state: JobState, why: str, now_s: float) -> Result:
+    """No transition leads on: start anew if the state is saved and a plan fits, else wait, go on as it is, or stop."""
+    planning = state.phase
+    assert isinstance(planning, Planning)
+    if planning.must_leave and planning.usable != state.usable:
+        return replan(state, planning.triggers, None, holding=planning.holding, recovering=planning.recovering)
+    saved = state.saved is not None and state.saved.step == state.step and is_at_boundary(state, planning)
+    if planning.must_leave and saved and state.usable and not planning.fresh and not state.is_bare:
+        return replan(state, planning.triggers, None, holding=True, recovering=planning.recovering, fresh=True)
+    if planning.must_leave and state.may_grow:
         waiting = Waiting(triggers=planning.triggers, holding=planning.holding, recovering=planning.recovering)
         since_s = now_s if state.waiting_since_s is None else state.waiting_since_s
         return replace(state, phase=waiting, waiting_since_s=since_s), ()
     return _given_up(state, planning, why, now_s)
 
 
-def wait(state: JobState) -> Result:
-    """A device has come while the loop waits for a plan that fits: ask again."""
+def wait(state: JobState, now_s: float) -> Result:
+    """A device has come while the loop waits for a plan that fits: ask again; from a checkpoint, when all are there."""
     waiting = state.phase
     assert isinstance(waiting, Waiting)
+    if state.is_bare and state.starting:
+        return state, ()
+    if state.is_bare and not state.config.policy.adapt and state.plan.devices <= set(state.usable):
+        state, told = waited(state, now_s)
+        after, effects = begin_restore(state, {}, waiting.triggers[0].reason, waiting.triggers, now_s)
+        return after, (*told, *effects)
     return replan(state, waiting.triggers, None, holding=waiting.holding, recovering=waiting.recovering)
 
 
@@ -237,7 +267,7 @@ def give_up(state: JobState, why: str, now_s: float) -> Result:
     """What the loop waits for does not come, unless the pool brings something else."""
     waiting = state.phase
     assert isinstance(waiting, Waiting)
-    return (state, ()) if state.config.pool_is_live else _given_up(state, waiting, why, now_s)
+    return (state, ()) if state.may_grow else _given_up(state, waiting, why, now_s)
 
 
 def _given_up(state: JobState, phase: Planning | Waiting, why: str, now_s: float) -> Result:
@@ -256,48 +286,3 @@ def waited(state: JobState, now_s: float) -> Result:
         return state, ()
     told = Publish(news=Waited(step=state.step, seconds=now_s - state.waiting_since_s))
     return replace(state, waiting_since_s=None), (told,)
-
-
-def judged(
-    state: JobState, planning: Planning, proposal: Proposal, current_s: float, now_s: float
-) -> tuple[Verdict, dict[str, StagePlan]]:
-    """The verdict on a proposal, and the stage plans that it changes."""
-    changed = {name: plan for name, plan in proposal.stages.items() if plan != state.plan.stages.get(name)}
-    return _verdict(state, planning, proposal, current_s, now_s), changed
-
-
-def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float, now_s: float) -> Verdict:
-    gamma = state.config.policy.gamma
-    if proposal.infeasible is not None:
-        code, reason = proposal.infeasible
-        delta = current_s - proposal.l_step_s
-        return Verdict(code, delta, proposal.l_tran_s, planning.horizon_steps, gamma, reason)
-    return admit(
-        current_s,
-        proposal.l_step_s,
-        proposal.l_tran_s,
-        planning.horizon_steps,
-        urgent=planning.is_urgent,
-        forced=planning.request is not None and planning.request.forced,
-        gamma=gamma,
-        num_within_hour=sum(now_s - at_s < HOUR_S for at_s in state.committed_s),
-        max_per_hour=state.config.policy.max_transitions_per_hour,
-    )
-
-
-def decision(
-    state: JobState, planning: Planning, proposal: Proposal, changed: Mapping[str, StagePlan], verdict: Verdict
-) -> Decision:
-    """What is told of a verdict."""
-    return Decision(
-        step=state.step,
-        cycle=planning.cycle,
-        triggers=tuple(trigger.reason for trigger in planning.triggers),
-        target={
-            name: f"{plan}, micro-batch {plan.micro_batch}{', recompute' if plan.recompute else ''}"
-            for name, plan in changed.items()
-        },
-        verdict=verdict,
-        proposal=proposal,
-        command=planning.request.command if planning.request else None,
-    )

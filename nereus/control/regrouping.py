@@ -20,6 +20,7 @@ from nereus.control.intact import Family, Standing, plan_of, standing
 from nereus.control.moving import begin, committed, in_force, let_go, stop, task_of
 from nereus.control.phases import End, Regroup, Settling, Transitioning
 from nereus.control.planning import replan
+from nereus.control.restoring import lost_in_restore, restart, restored
 from nereus.control.state import JobState, Result
 from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import LayoutError
@@ -48,9 +49,13 @@ def transitioning(state: JobState, event: Event, now_s: float) -> Result:
     if carrying.fault:
         # Without a digest from before, nobody can tell which of two replicas is right.
         is_known = {unit.stage for unit in carrying.wrong} <= set(moving.carrying.proof)
+        if moving.restoring is not None:
+            return stop(after, f"the checkpoint is not what was saved: {carrying.fault}")
         return interrupt(after, carrying.fault, now_s) if is_known else stop(state, carrying.fault)
     if carrying.leg is not Leg.DONE:
         return after, effects
+    if moving.restoring is not None:
+        return restored(state, moving, carrying, now_s)
     if moving.regroup is None:
         return committed(state, moving, carrying)
     return _regrouped(in_force(state, moving, carrying), moving.regroup, now_s)
@@ -60,6 +65,8 @@ def interrupt(state: JobState, reason: str, now_s: float) -> Result:
     """End the transition: unblock whoever takes part in it, and wait until all of them are quiet."""
     moving = state.phase
     assert isinstance(moving, Transitioning)
+    if moving.restoring is not None:
+        return lost_in_restore(state, reason, now_s)
     task, live = moving.carrying.task, set(state.endpoint_of.values())
     waiting = frozenset(endpoint for endpoint in task.endpoints if endpoint in live)
     settling = Settling(moving=moving, reason=reason, waiting=waiting)
@@ -92,8 +99,8 @@ def _settled(state: JobState, settling: Settling, now_s: float) -> Result:
     emus = {**state.emus, **found.emus}
     bare = [name for name, family in emus.items() if not family]
     if bare:
-        lost = f"no intact copy of {', '.join(bare)} is left"
-        return stop(state, f"{settling.reason}; {lost}; run the job again, and look for what ended the process")
+        lost = f"{settling.reason}; no intact copy of {', '.join(bare)} is left"
+        return restart(state, (Trigger(Signal.POOL, True, lost),), now_s, holding=True)
     if state.num_regroups >= MAX_REGROUPS:
         why = f"{state.num_regroups + 1} transitions one after the other have ended so"
         return stop(state, f"{settling.reason}; {why}; look for what they have in common")

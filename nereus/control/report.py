@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nereus.control.checkpoint import Followed
 from nereus.emu.plan import Plan
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
@@ -48,3 +49,5 @@ class Release:
     """The installed operation that carries the trained weights to generation."""
     sync_members: tuple[EndpointId, ...]
     """Who takes part in it."""
+    followed: Followed | None = None
+    """The checkpoint whose step the loop has to take up, where the units come from one."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from nereus.control.carrying import Leg, again
 from nereus.control.effects import AbortOps, BindUnits, Effect, InstallPrograms, SeedUnits, SpawnDevices, StopJob
-from nereus.control.phases import Joining, Planning, Settling, Starting, Stopped, Transitioning
+from nereus.control.phases import Joining, Planning, Restoring, Saving, Settling, Starting, Stopped, Transitioning
 from nereus.control.planning import request_for
 from nereus.control.programs import programs
+from nereus.control.restoring import restore_of
+from nereus.control.saved import seal_of
+from nereus.control.saving import save_of
 from nereus.control.state import JobState
 
 
@@ -28,6 +31,12 @@ def _of_phase(state: JobState) -> tuple[Effect, ...]:
             return (SpawnDevices(devices=tuple(sorted(state.phase.devices))),)
         case Transitioning() if state.phase.carrying.leg is not Leg.DONE:
             return again(state.phase.carrying)
+        case Saving() if state.phase.waiting:
+            return (save_of(state, state.phase),)
+        case Saving():
+            return (seal_of(state, state.phase),)
+        case Restoring():
+            return (restore_of(state, state.phase),)
         case Settling():
             return (AbortOps(epoch=state.phase.moving.carrying.task.epoch, endpoints=tuple(sorted(state.phase.waiting))),)
     return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nereus.control.checkpoint import Checkpoint, Followed
 from nereus.control.effects import Effect
 from nereus.control.events import ReplanRequested
 from nereus.control.phases import Idle, Phase
@@ -17,7 +18,7 @@ from nereus.policy.horizon import Horizons
 from nereus.policy.proposal import Snapshot
 from nereus.policy.triggers import Reference
 from nereus.spec.plan import ScriptedTransition
-from nereus.spec.policy import Policy
+from nereus.spec.policy import CheckpointRule, Policy
 from nereus.transition.estimate import LinkRates
 
 LOOKAHEAD_STEPS = 2
@@ -45,7 +46,9 @@ class JobConfig:
     num_steps: int | None = None
     """RL steps of the job, where it has an end: nothing can pay after it."""
     pool_is_live: bool = False
-    """Whether devices may come while the loop is held. Not in emulation, where the pool follows completed steps."""
+    """Whether devices may come while the loop waits for a plan: not where the pool stays as it is."""
+    checkpoint: CheckpointRule | None = None
+    """When the state is saved; None for a job that cannot save it."""
     script: Mapping[int, ScriptedTransition] = field(default_factory=dict)
     """Transitions that the job declares, by the step after which they come."""
 
@@ -77,6 +80,8 @@ class JobState:
     """Who takes part in the epoch's weight sync: not every endpoint sends or receives."""
     starting: frozenset[DeviceId] = frozenset()
     """Devices that have arrived and are not ready yet."""
+    broken: frozenset[DeviceId] = frozenset()
+    """Devices whose process died, and that the pool has not taken back: tried again when all workers start anew."""
     leaving: Mapping[DeviceId, int] = field(default_factory=dict)
     """Devices that go, and the step after which they are gone."""
     flops: Mapping[DeviceId, float] = field(default_factory=dict)
@@ -109,7 +114,23 @@ class JobState:
     last_epoch: int = 0
     """The latest epoch that a transition was begun for; names of one that was not committed are not used again."""
     num_regroups: int = 0
-    """Transitions that ended before their commit since the last one that did not."""
+    """Transitions and restores that ended before their commit since the last one that did not."""
+    mid_step: bool = False
+    """Whether the loop waits to do a step again, so that what stands is not the state of a boundary."""
+    saved: Checkpoint | None = None
+    """The latest checkpoint."""
+    num_restarts: int = 0
+    """Times that the job has gone back to it."""
+    num_saves: int = 0
+    """Saves that were begun, whole or not."""
+    save_step: int = 0
+    """The step of the latest save that was begun."""
+    followed: Followed | None = None
+    """The checkpoint that the units in force come from, until the loop has completed a step on them."""
+    pool_ahead: int = 0
+    """By how many of its steps an emulated pool is ahead of the job's."""
+    pool_ended: bool = False
+    """Whether nothing more will come or go."""
 
     @property
     def next_epoch(self) -> int:
@@ -120,6 +141,16 @@ class JobState:
     def usable(self) -> tuple[DeviceId, ...]:
         """Devices that a plan may use: ready, and not leaving."""
         return tuple(sorted(device for device in self.endpoint_of if device not in self.leaving))
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether devices are on their way, or may come."""
+        return bool(self.starting) or (self.config.pool_is_live and not self.pool_ended)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether no unit stands, so that the next plan is restored from a checkpoint."""
+        return bool(self.emus) and not any(self.emus.values())
 
     @property
     def bound(self) -> tuple[Emu, ...]:
@@ -166,6 +197,7 @@ class JobState:
             emus=dict(self.emus),
             sync_op=sync_op(self.plan.epoch),
             sync_members=self.sync_members,
+            followed=self.followed,
         )
 
 

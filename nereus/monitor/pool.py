@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nereus.control.events import PoolChanged
 from nereus.errors import UserError
 
 
@@ -75,6 +76,18 @@ class PoolEmulator:
     def start(self) -> tuple[int, ...]:
         """The devices that are there when the job starts: the first ones."""
         return self.devices[: self.counts[0]]
+
+    def changed(self, step: int, ahead: int) -> PoolChanged:
+        """What the job is told after `step` completed steps, when the pool is `ahead` of them by so many of its own."""
+        news = self.changes(step + ahead)
+        return PoolChanged(
+            step=step,
+            arriving=tuple(news.arriving),
+            leaving={device: end - ahead for device, end in news.leaving.items()},
+            gone=tuple(news.gone),
+            ahead=ahead,
+            ended=step + ahead >= len(self.counts) + self.notice_steps,
+        )
 
     def changes(self, step: int) -> PoolNews:
         """What happens at the boundary after `step` completed steps; nothing at step 0, the start."""

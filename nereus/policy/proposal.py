@@ -48,6 +48,8 @@ class Snapshot:
     """Model-stages whose stage plan stays as it is."""
     is_bound: bool = True
     """Whether all units of the plan are in force. If not, a plan of just the units that stand is a proposal too."""
+    restore_s: float | None = None
+    """Where no unit stands, what reading the state from its checkpoint is expected to take: as long as writing it."""
 
     def l_step_s(self) -> float:
         """Predicted seconds per step of the plan in force."""
@@ -135,6 +137,8 @@ def proposal_of(snapshot: Snapshot, placed: Mapping[str, StagePlan], l_step_s: f
             infeasible=infeasible,
         )
 
+    if snapshot.restore_s is not None:
+        return proposal(None, snapshot.restore_s, 0, None)
     try:
         transition, memory = transition_to(snapshot, changed, snapshot.plan.epoch + 1)
     except LayoutError as error:
@@ -166,11 +170,13 @@ def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: i
 
 
 def place(snapshot: Snapshot, plan: StagePlan, seats: Sequence[DeviceId] | None = None) -> StagePlan:
-    """Choose devices for a stage plan, unless it has seats, and rank them by residency."""
+    """Choose devices for a stage plan, unless it has seats, and rank them by residency, if anything resides."""
     devices = list(seats) if seats is not None else _nearest(snapshot, plan)
     device_of = {endpoint: device for device, endpoint in snapshot.endpoint_of.items()}
     layout, node_of = plan.layout, snapshot.node_of
     current, state = snapshot.emus[plan.stage], snapshot.states[plan.stage]
+    if not current:
+        return replace(plan, devices=tuple(devices))
     arranged = arrange(current, plan.stage, layout, plan.dp, devices, device_of, node_of, plan.micro_batch)
     arranged = replace(arranged, zero1=plan.zero1, recompute=plan.recompute)
     placed = most_resident(arranged, current, state, device_of, node_of)

@@ -40,5 +40,7 @@ def config_of(job: Job, states: Mapping[str, StateSpec]) -> JobConfig:
         node_of={device: job.cluster.node_of(device) for device in range(job.cluster.num_devices)},
         prior=NativePricing.of(job, states, ACTOR_GENERATION),
         num_steps=job.steps,
+        pool_is_live=job.availability is not None,
+        checkpoint=job.checkpoint,
         script={entry.step: entry for entry in job.transitions},
     )

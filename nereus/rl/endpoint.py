@@ -1,6 +1,6 @@
 """All that one native worker process owns, without Ray: shards, communicators, the executor and the stage programs.
 
-    transfer lane: seed, install, run_op, digest      compute lane: compute      control lane: bind, read, status
+    transfer lane: seed, install, run_op, digest, save, restore    compute lane: compute    control lane: bind, read, status
 
 A call for a unit that is not bound in the caller's epoch is refused, so that nothing left over from before a transition can
 touch the units after it.
@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from nereus.control.events import Committed, DigestsTaken, Installed, OpCompleted, Settled
+from nereus.control.events import Committed, DigestsTaken, Installed, OpCompleted, Settled, StateRead, StateWritten
 from nereus.emu.groups import RankGroups, rank_groups
 from nereus.emu.unit import Emu
 from nereus.errors import StaleUnitError
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
+from nereus.layout.saving import shares
 from nereus.layout.tensors import Kind
 from nereus.rl.assemble import Piece
 from nereus.rl.channels import Channels
@@ -25,9 +27,11 @@ from nereus.rl.pacing import Pacer, PaceReport
 from nereus.rl.programs import Request, Result, Transients, run
 from nereus.rl.view import UnitView
 from nereus.rl.weights import WeightSource
+from nereus.runtime.checkpoints import load
 from nereus.spec.model import ModelShape
 from nereus.transition.collectives import GroupKey
 from nereus.transition.ops import Program
+from nereus.transport.checkpoint import read_units, write_share
 from nereus.transport.communicators import Communicators
 from nereus.transport.executor import Executor
 from nereus.transport.memory import DeviceMemory
@@ -74,6 +78,7 @@ class NativeEndpoint:
         self._executor = Executor(self._store, communicators, memory, endpoint)
         self._transients = Transients()
         self._completed: dict[str, OpCompleted] = {}
+        self._written: StateWritten | None = None
         self._epoch = -1
         self._bound: dict[UnitId, tuple[Emu, RankGroups]] = {}
 
@@ -89,6 +94,26 @@ class NativeEndpoint:
                     view = self._store.write(emu.unit, tensor.ref, box)
                     view.copy_(self._weights.read(tensor, box)) if tensor.kind is Kind.PARAMETER else view.zero_()
                     self._store.land(emu.unit, tensor.ref, box)
+
+    def save(self, tag: str, folder: Path, emus: Iterable[Emu], states: dict[str, StateSpec]) -> StateWritten:
+        """Write this endpoint's share of a checkpoint into an unfinished folder; asked again, it answers as before."""
+        if self._written is None or self._written.tag != tag:
+            parts = shares(states, emus)[self._endpoint]
+            file, digests = write_share(self._store, parts, folder / f"{self._endpoint}.safetensors")
+            self._written = StateWritten(
+                endpoint=self._endpoint,
+                tag=tag,
+                file=file.name,
+                num_bytes=file.num_bytes,
+                sha256=file.sha256,
+                digests=tuple(digests),
+            )
+        return self._written
+
+    def restore(self, epoch: int, folder: Path, emus: Iterable[Emu], states: dict[str, StateSpec]) -> StateRead:
+        """Open newborn units and fill them from a checkpoint."""
+        num_bytes = read_units(self._store, self._endpoint, emus, states, folder, load(folder))
+        return StateRead(endpoint=self._endpoint, epoch=epoch, num_bytes=num_bytes)
 
     def install(self, program: Program) -> Installed:
         """Make the program's communicators and keep its operations; nothing moves."""

@@ -10,15 +10,16 @@ handle over a boundary: each step runs on the units of the release before it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from nereus.control.report import Release, StepReport
 from nereus.emu.unit import Emu
-from nereus.errors import EndpointLost
+from nereus.errors import EndpointLost, PreconditionError
 from nereus.layout.catalog import StateSpec
 from nereus.layout.tensors import Kind
 from nereus.rl.assemble import assemble
@@ -38,6 +39,14 @@ Boundary = Callable[[StepReport], Release]
 
 Recover = Callable[[EndpointLost], Release]
 """Tells of a death and blocks until there is a plan on what is left. Raises when there is none."""
+
+
+Recall = Callable[[str], Mapping[str, Any]]
+"""The loop's state in the checkpoint of a folder, see `RlLoop.state`."""
+
+
+def _no_checkpoint(folder: str) -> Mapping[str, Any]:
+    raise PreconditionError(f"this loop cannot go back to {folder}: it was made without `recall`")
 
 
 @dataclass(slots=True)
@@ -86,41 +95,78 @@ class RlLoop:
         boundary: Boundary,
         recover: Recover,
         recorder: RolloutRecorder | None = None,
+        recall: Recall = _no_checkpoint,
     ) -> None:
         self._job, self._fleet, self._source = job, fleet, source
         self._ledger, self._boundary, self._recover, self._recorder = ledger, boundary, recover, recorder
-        self._updates = 0
+        self._recall = recall
+        self._step_done, self._updates = 0, 0
         self._used: tuple[SampleId, ...] = ()
         self._release: Release | None = None
 
     def run(self, release: Release) -> None:
-        """All steps of the job from the first release on. Raises EndpointLost only when the controller cannot recover."""
+        """All steps of the job from the first release on. Raises EndpointLost only when the controller cannot recover.
+
+        A release that follows a checkpoint, whenever it comes, leads back to the boundary that the checkpoint is of.
+        """
         clock = StepClock()
-        for step in range(1, self._job.steps + 1):
-            began, progress = time.perf_counter(), Progress()
-            while not progress.is_done:
-                try:
-                    self._step(step, progress, release, clock)
-                    report = self._report(step, progress, clock, release, time.perf_counter() - began)
-                except EndpointLost as lost:
-                    progress.was_interrupted = True
-                    release = self._recover(lost)
-            release = self._boundary(report)
+        while True:
+            if release.followed is not None:
+                self.restore(self._recall(release.followed.folder))
+                release, clock = replace(release, followed=None), StepClock()
+            if self._step_done:
+                release = self._sync(release, clock)
+                if release.followed is not None:
+                    continue
+                self._ledger.commit(self._step_done, self._used)
+            if self._step_done >= self._job.steps:
+                break
+            release = self._next(release, clock)
             clock = StepClock()
-            release = self._sync(release, clock)
-            self._ledger.commit(step, self._used)
         self._release = release
 
+    def _next(self, release: Release, clock: StepClock) -> Release:
+        """The next step up to the release from its boundary, or from a checkpoint before it."""
+        step, began, progress = self._step_done + 1, time.perf_counter(), Progress()
+        while not progress.is_done:
+            try:
+                self._step(step, progress, release, clock)
+                report = self._report(step, progress, clock, release, time.perf_counter() - began)
+            except EndpointLost as lost:
+                progress.was_interrupted = True
+                progress.is_done = False
+                release = self._recover(lost)
+                if release.followed is not None:
+                    return release
+        self._step_done = step
+        return self._boundary(report)
+
     def _sync(self, release: Release, clock: StepClock) -> Release:
-        """Carry the new weights to generation; the release that it succeeded on."""
-        while True:
+        """Carry the new weights to generation; the release that it succeeded on, or one that follows a checkpoint."""
+        while release.followed is None:
             try:
                 with clock.timing("weight_sync"):
                     self._fleet.sync(release)
             except EndpointLost as lost:
                 release = self._recover(lost)
             else:
-                return release
+                break
+        return release
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of the loop while it waits at a boundary: JSON-able, for `restore`."""
+        return {
+            "step": self._step_done,
+            "updates": self._updates,
+            "used": [list(sample) for sample in self._used],
+            "ledger": self._ledger.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to the boundary at which `state` was taken. Raises UserError for another seed or number of prompts."""
+        self._ledger.restore(state["ledger"])
+        self._step_done, self._updates = state["step"], state["updates"]
+        self._used = tuple(SampleId(*sample) for sample in state["used"])
 
     def weights(self, state: StateSpec) -> dict[str, torch.Tensor]:
         """The trained parameters after the last step, whole and by name."""

@@ -19,8 +19,11 @@ from nereus.control.effects import (
     Publish,
     ReleaseBoundary,
     RequestPlan,
+    RestoreState,
     RetireEndpoints,
     RunOp,
+    SaveState,
+    SealState,
     SeedUnits,
     SpawnDevices,
     StopJob,
@@ -68,7 +71,7 @@ class Driver:
         return effects
 
     def _start(self, effect: Effect) -> None:
-        endpoints, job = self._ports.endpoints, self._ports.job
+        endpoints, job, checkpoints = self._ports.endpoints, self._ports.job, self._ports.checkpoints
         match effect:
             case SpawnDevices():
                 job.spawn(effect.devices)
@@ -86,6 +89,12 @@ class Driver:
                 endpoints.digest(effect.tag, effect.emus)
             case BindUnits():
                 endpoints.bind(effect.epoch, effect.emus, effect.endpoints, effect.keep)
+            case SaveState():
+                checkpoints.save(effect.tag, effect.emus, effect.endpoints)
+            case SealState():
+                checkpoints.seal(effect.tag, effect.step, effect.written, effect.digests)
+            case RestoreState():
+                checkpoints.restore(effect.epoch, effect.folder, effect.emus)
             case RequestPlan():
                 self._ports.planner.propose(effect.cycle, effect.snapshot, effect.top)
             case ReleaseBoundary():

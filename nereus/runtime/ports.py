@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from nereus.control.checkpoint import StageDigests
 from nereus.control.effects import Effect
-from nereus.control.events import Event
+from nereus.control.events import Event, StateWritten
 from nereus.control.report import Release
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
@@ -70,6 +71,25 @@ class PlannerPort(Protocol):
         """The best proposals on a snapshot -> PlanReady. A newer request replaces an older one."""
 
 
+class CheckpointPort(Protocol):
+    """Where the state of a job is saved. Called by the Driver only; none of the verbs blocks; all are idempotent.
+
+    All who write and read see one folder: that is the contract. What has no final name is never read.
+    """
+
+    def save(self, tag: str, emus: Iterable[Emu], endpoints: Iterable[EndpointId]) -> None:
+        """Write the share of each of these endpoints -> StateWritten of each, or OpFailed "save TAG".
+
+        Shares are those of `nereus.layout.saving` over these units. Nothing is changed meanwhile: the loop waits.
+        """
+
+    def seal(self, tag: str, step: int, written: Iterable[StateWritten], digests: StageDigests) -> None:
+        """Make a checkpoint of what was written, with the loop's own state -> StateSealed, or OpFailed "seal TAG"."""
+
+    def restore(self, epoch: int, folder: str, emus: Iterable[Emu]) -> None:
+        """Fill newborn units from a checkpoint -> StateRead of each of their endpoints, or OpFailed "restore eEPOCH"."""
+
+
 class JournalPort(Protocol):
     """Where the Driver writes what happens, before it acts on it. Called by the Driver only; what is written is safe."""
 
@@ -90,3 +110,4 @@ class Ports:
     endpoints: EndpointPort
     job: JobPort
     planner: PlannerPort
+    checkpoints: CheckpointPort

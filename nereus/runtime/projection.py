@@ -10,48 +10,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any
 
-from nereus.control.effects import Answered, Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord
+from nereus.control.checkpoint import Restored, Saved
+from nereus.control.effects import Answered, Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord, Waited
 from nereus.control.report import StepReport
 from nereus.emu.plan import DeviceId, Plan
 from nereus.policy.admission import Verdict
 from nereus.runtime.summary import plan_dict
+from nereus.runtime.tallies import Tallies
 
 View = dict[str, Any]
 """Plain values, ready for JSON."""
-
-
-@dataclass(slots=True)
-class Tallies:
-    """Sums and counts since the start of the job."""
-
-    news: int = 0
-    steps: int = 0
-    samples: int = 0
-    step_s: float = 0.0
-    stage_s: dict[str, float] = field(default_factory=dict)
-    """Seconds by model-stage, and of the weight sync."""
-    stage_runs: Counter[str] = field(default_factory=Counter)
-    late_s: float = 0.0
-    declared_s: float = 0.0
-    decisions: Counter[str] = field(default_factory=Counter)
-    """By verdict code."""
-    transitions: int = 0
-    primitives: Counter[str] = field(default_factory=Counter)
-    interrupted: Counter[str] = field(default_factory=Counter)
-    """Transitions that ended before their commit, by what they came to."""
-    transition_s: float = 0.0
-    stall_s: float = 0.0
-    """How long the loop waited for transitions: moving, and proving that nothing was lost."""
-    setup_s: float = 0.0
-    bytes_moved: int = 0
-    predicted_s: float = 0.0
-    """Of those transitions that were predicted."""
-    predicted_measured_s: float = 0.0
-    """What the predicted ones came to."""
-    predicted: int = 0
 
 
 class Projection:
@@ -72,6 +42,7 @@ class Projection:
         """The operator's command that each decision answers, if any."""
         self._transitions: list[View] = []
         self._pool: dict[DeviceId, View] = {}
+        self._checkpoint: View | None = None
 
     def fold(self, news: News) -> None:
         """Take one news in."""
@@ -93,6 +64,12 @@ class Projection:
             case Interrupted():
                 self.tallies.interrupted[news.end] += 1
                 self.plan, self._plan_since_step = news.plan, news.step
+            case Waited():
+                self.tallies.waited_s += news.seconds
+            case Saved():
+                self._fold_saved(news)
+            case Restored():
+                self._fold_restored(news)
 
     # --- views --------------------------------------------------------------------------------------------------------
 
@@ -122,6 +99,10 @@ class Projection:
             "stage_seconds": {name: number(seconds) for name, seconds in report.stage_s.items()},
             "peak_bytes": dict(report.peak_bytes),
         }
+
+    def checkpoint_view(self) -> View | None:
+        """The latest checkpoint, and the last return to one; None before the first."""
+        return self._checkpoint
 
     def decisions(self, before: int | None, limit: int) -> list[View]:
         """Decisions below number `before`, newest first; they are numbered from 1."""
@@ -184,6 +165,33 @@ class Projection:
         for name, seconds in report.stage_s.items():
             tallies.stage_s[name] = tallies.stage_s.get(name, 0.0) + seconds
             tallies.stage_runs[name] += 1
+
+    def _fold_saved(self, news: Saved) -> None:
+        self.tallies.save_s += news.seconds
+        if news.folder is None:
+            self.tallies.failed_saves += 1
+            return
+        self.tallies.saves += 1
+        self.tallies.saved_bytes += news.num_bytes
+        back = self._checkpoint["restored_after_step"] if self._checkpoint else None
+        self._checkpoint = {
+            "step": news.step,
+            "folder": news.folder,
+            "reason": news.reason,
+            "size_bytes": news.num_bytes,
+            "seconds": number(news.seconds),
+            "restored_after_step": back,
+        }
+
+    def _fold_restored(self, news: Restored) -> None:
+        tallies = self.tallies
+        tallies.restores += 1
+        tallies.restore_s += news.seconds
+        tallies.repeated_steps += news.repeated_steps
+        self.plan, self._plan_since_step = news.plan, news.step
+        known = self._checkpoint or {"step": news.step, "folder": news.folder, "reason": news.reason, "seconds": None}
+        size = known.get("size_bytes", news.num_bytes)
+        self._checkpoint = {**known, "size_bytes": size, "restored_after_step": news.step + news.repeated_steps}
 
     def _fold_decision(self, decision: Decision) -> None:
         proposal, verdict = decision.proposal, decision.verdict

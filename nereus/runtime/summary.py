@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import CanaryRead, Decision, Interrupted, News, Started, TransitionRecord, Waited
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
@@ -34,7 +35,11 @@ class Summary:
     canaries: list[dict[str, Any]]
     """What watched transitions have saved: step, epoch, predicted_s, realised_s, returns."""
     waited_s: float
-    """Seconds in which the loop waited for devices, since no plan did fit."""
+    """Seconds in which the loop waited for devices, since no plan did fit, or for workers that started anew."""
+    saved: list[dict[str, Any]]
+    """Checkpoints that were written, or could not be: step, reason, folder, num_bytes, seconds, error."""
+    restored: list[dict[str, Any]]
+    """Returns to a checkpoint: step, epoch, folder, reason, repeated_steps, num_bytes, seconds."""
     rejected: list[dict[str, Any]]
     """Candidates that were not carried out: reason, delta_l_s, l_tran_s, horizon_steps."""
     samples_seen: int
@@ -53,7 +58,7 @@ class Summary:
 
 def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Callable[[Plan, int], int]) -> Summary:
     """Sum up the events of a finished run; `predicted_peak` is asked for each step's plan. ValueError without a step."""
-    reports = [event for event in events if isinstance(event, StepReport)]
+    reports = _counted(events)
     changes = [event for event in events if isinstance(event, TransitionRecord)]
     if not reports:
         raise ValueError("a run without a step has no summary")
@@ -70,6 +75,8 @@ def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Cal
         ],
         canaries=[asdict(e) for e in events if isinstance(e, CanaryRead)],
         waited_s=sum(e.seconds for e in events if isinstance(e, Waited)),
+        saved=[asdict(e) for e in events if isinstance(e, Saved)],
+        restored=[_restored(e) for e in events if isinstance(e, Restored)],
         rejected=[_rejected(d) for d in events if isinstance(d, Decision) and not d.verdict.is_admitted],
         samples_seen=samples.seen,
         samples_repeated=samples.repeated,
@@ -80,7 +87,7 @@ def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Cal
         },
         lateness=sum(report.late_s for report in reports) / declared if declared else 0.0,
         final_plan=plan_dict(
-            next(e.plan for e in reversed(events) if isinstance(e, Started | TransitionRecord | Interrupted))
+            next(e.plan for e in reversed(events) if isinstance(e, Started | TransitionRecord | Interrupted | Restored))
         ),
     )
 
@@ -100,6 +107,23 @@ def plan_dict(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
+def _counted(events: Sequence[News]) -> list[StepReport]:
+    """The reports of the steps that count: those after a checkpoint that the job went back to are run again."""
+    kept: list[StepReport] = []
+    for event in events:
+        if isinstance(event, StepReport):
+            kept.append(event)
+        elif isinstance(event, Restored):
+            kept = [report for report in kept if report.step <= event.step]
+    return kept
+
+
+def _restored(event: Restored) -> dict[str, Any]:
+    told = asdict(event)
+    del told["plan"]
+    return told
+
+
 def _plan_of_step(events: Sequence[News]) -> dict[int, Plan]:
     """The plan that each step ran on."""
     plans: dict[int, Plan] = {}
@@ -108,7 +132,7 @@ def _plan_of_step(events: Sequence[News]) -> dict[int, Plan]:
         if isinstance(event, StepReport):
             assert plan is not None, "a step before the start"
             plans[event.step] = plan
-        elif isinstance(event, Started | TransitionRecord | Interrupted):
+        elif isinstance(event, Started | TransitionRecord | Interrupted | Restored):
             plan = event.plan
     return plans
 

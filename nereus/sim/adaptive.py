@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import Decision, TransitionRecord
 from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost
-from nereus.control.phases import Planning
+from nereus.control.phases import Planning, Waiting
 from nereus.control.report import StepReport
 from nereus.control.state import JobState
 from nereus.emu.plan import Plan, StagePlan
@@ -52,6 +53,8 @@ class Adaptive:
         self._driver_state: JobState | None = None
         """Of the controller before a restart: what it had learnt is saved with the job."""
         self._told = 0
+        self._back = 0
+        """The epoch of the last checkpoint that the job went back to."""
 
     def run(self) -> Outcome:
         """The whole trace."""
@@ -77,13 +80,13 @@ class Adaptive:
                 return
         self.ledger.spend(began, self._facts.now_s, Cause.PAUSED, "no plan fits")
         ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self.choose)
-        config = config_of(scenario.outline, scenario.models, scenario.states, first, scenario.policy)
+        config = config_of(scenario.outline, scenario.models, scenario.states, first, scenario.policy, scenario.checkpoint)
         state = JobState(config=config, step=self._step, links=scenario.links)
         if self._driver_state is not None:
             old = self._driver_state
             state = replace(state, learnt=old.learnt, horizons=old.horizons, links=old.links)
-        self._driver = Driver(state, Ports(ports, ports, ports), Unwritten(), self._facts.clock)
-        self._ports, self._told = ports, 0
+        self._driver = Driver(state, Ports(ports, ports, ports, ports), Unwritten(), self._facts.clock)
+        self._ports, self._told, self._back = ports, 0, 0
         ports.starts_at_once = True
         self._ask(JobStarted(devices=self._pool.usable))
         ports.starts_at_once = False
@@ -151,7 +154,7 @@ class Adaptive:
         self.ledger.steps.append((truth.seconds, truth.response_tokens))
         self.ledger.device_s += truth.seconds * len(self._pool.there)
         self._saved.boundary(self._step, self._facts.now_s)
-        self._ask(BoundaryReached(report=_report(self._step, truth, driver.state)))
+        self._ask(BoundaryReached(report=_report(self._step, truth, driver.state), followed=self._back))
 
     def _ask(self, event: Event) -> None:
         """Tell the controller, and wait for its release; time that passes goes into the transition."""
@@ -162,15 +165,27 @@ class Adaptive:
         self._driver.post(event)
         while self._ports.released is None and not self._is_stopped:
             fact = self._next(float("inf"))
-            if fact is None:
+            if fact is None and (not isinstance(self._driver.state.phase, Waiting) or self._driver.state.pool_ended):
                 raise NereusError(f"the loop waits in {type(self._driver.state.phase).__name__}, and nothing is on its way")
-            self._driver.post(fact)
+            self._driver.post(fact or PoolChanged(step=self._step, arriving=(), leaving={}, ended=True))
         waited = self._facts.now_s
         self.ledger.device_s += (waited - began) * len(self._pool.there)
-        cause = Cause.RESTART if isinstance(event, JobStarted) else Cause.TRANSITION
+        back = self._followed()
+        cause = Cause.RESTART if back or isinstance(event, JobStarted) else Cause.TRANSITION
         self.ledger.spend(began, waited, cause, "state moves")
         if self._is_stopped:
             self._down(self._ports.stopped or "")
+
+    def _followed(self) -> bool:
+        """Whether the release leads back to a checkpoint: the steps since then are run again."""
+        assert self._driver is not None
+        assert self._ports is not None
+        released = self._ports.released
+        if released is None or released.followed is None or released.followed.epoch == self._back:
+            return False
+        self.ledger.undo(self._step - self._driver.state.step)
+        self._step, self._back = self._driver.state.step, released.followed.epoch
+        return True
 
     @property
     def horizon_steps(self) -> float:
@@ -232,6 +247,8 @@ class Adaptive:
                 self.ledger.decisions.append(news)
             elif isinstance(news, TransitionRecord):
                 self.ledger.transitions.append(news)
+            elif isinstance(news, Saved | Restored):
+                self.ledger.checkpoints.append(news)
         self._told = len(self._driver.news)
 
 

@@ -12,7 +12,7 @@ from nereus.layout.dense import state_spec
 from nereus.planner.outline_pricing import OutlinePricing, node_of
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
-from nereus.spec.policy import Policy
+from nereus.spec.policy import CheckpointRule, Policy
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING
 from nereus.spec.workflow import TRAINING
 from nereus.transition.estimate import LinkRates
@@ -60,6 +60,7 @@ def config_of(
     states: Mapping[str, StateSpec],
     first: Mapping[str, StagePlan],
     policy: Policy,
+    checkpoint: CheckpointRule | None,
 ) -> JobConfig:
     """What the controller needs to know of the job."""
     return JobConfig(
@@ -72,4 +73,5 @@ def config_of(
         node_of=node_of(outline),
         prior=OutlinePricing(outline=outline, models=models),
         pool_is_live=True,
+        checkpoint=checkpoint,
     )

@@ -15,13 +15,29 @@ from functools import lru_cache
 from typing import TypeAlias
 from zlib import crc32
 
-from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, PlanReady, Seeded, Settled
+from nereus.control.checkpoint import StageDigests
+from nereus.control.events import (
+    Committed,
+    DeviceReady,
+    DigestsTaken,
+    Installed,
+    OpCompleted,
+    PlanReady,
+    Seeded,
+    Settled,
+    StateRead,
+    StateSealed,
+    StateWritten,
+)
 from nereus.control.report import Release
 from nereus.emu.digest import BoxDigest
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
+from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.layout.layout import Layout, OptimizerShard
+from nereus.layout.saving import shares
+from nereus.layout.tensors import CanonicalTensor
 from nereus.policy.proposal import Proposal, Snapshot, propose
 from nereus.sim.facts import Facts
 from nereus.sim.truth import Truth
@@ -43,6 +59,8 @@ class Speeds:
     """Fixed, of each operation: submitting it and telling of its end."""
     hash_bytes_s: float = 400e9
     """Hashing shards, a pass over device memory."""
+    disk_bytes_s: float = 1e9
+    """Of each endpoint, to and from a file system that all nodes share: what a cluster's storage gives one of many."""
     plan_s: float = 0.5
     """The planner's answer, after a request."""
 
@@ -52,7 +70,7 @@ Choose: TypeAlias = Callable[[Snapshot, int], tuple[Proposal, ...]]
 
 
 class SimPorts:
-    """The EndpointPort, JobPort and PlannerPort of one simulated job."""
+    """The EndpointPort, JobPort, CheckpointPort and PlannerPort of one simulated job."""
 
     def __init__(
         self,
@@ -99,6 +117,38 @@ class SimPorts:
     def stop(self, reason: str) -> None:
         """See JobPort."""
         self.stopped = reason
+
+    # CheckpointPort
+
+    def save(self, tag: str, emus: Iterable[Emu], endpoints: Iterable[EndpointId]) -> None:
+        """See CheckpointPort."""
+        parts = shares(self._states, tuple(emus))
+        for endpoint in endpoints:
+            mine = parts[endpoint]
+            size = sum(part.box.volume * part.tensor.item_bytes for part in mine)
+            fact = StateWritten(
+                endpoint=endpoint,
+                tag=tag,
+                file=endpoint,
+                num_bytes=size,
+                sha256="",
+                digests=tuple((part.unit.stage, _digest(part.tensor, part.box)) for part in mine),
+            )
+            self._facts.post(self._speeds.op_s + size / self._speeds.disk_bytes_s, fact)
+
+    def seal(self, tag: str, step: int, written: Iterable[StateWritten], digests: StageDigests) -> None:
+        """See CheckpointPort."""
+        self._facts.post(self._speeds.op_s, StateSealed(tag=tag, folder=f"/checkpoints/{tag}-step-{step}"))
+
+    def restore(self, epoch: int, folder: str, emus: Iterable[Emu]) -> None:
+        """See CheckpointPort."""
+        sizes: defaultdict[EndpointId, int] = defaultdict(int)
+        for emu in emus:
+            for rank, endpoint in enumerate(emu.endpoints):
+                sizes[endpoint] += self._states[emu.stage].shard_bytes(emu.layout, rank, optimizer=emu.optimizer)
+        for endpoint, size in sizes.items():
+            fact = StateRead(endpoint=endpoint, epoch=epoch, num_bytes=size)
+            self._facts.post(self._speeds.op_s + size / self._speeds.disk_bytes_s, fact)
 
     # PlannerPort
 
@@ -181,6 +231,10 @@ def _digests(state: StateSpec, layout: Layout, rank: int, optimizer: OptimizerSh
     """What a rank would hash: additive over boxes, different for every tensor."""
     found = []
     for tensor, boxes in state.shards(layout, rank, optimizer).items():
-        seed = crc32(str(tensor.ref).encode()) << 1 | 1
-        found += [BoxDigest(tensor.ref, box, (box.volume, box.volume * seed % 2**64)) for box in boxes]
+        found += [_digest(tensor, box) for box in boxes]
     return tuple(found)
+
+
+def _digest(tensor: CanonicalTensor, box: Box) -> BoxDigest:
+    seed = crc32(str(tensor.ref).encode()) << 1 | 1
+    return BoxDigest(tensor.ref, box, (box.volume, box.volume * seed % 2**64))

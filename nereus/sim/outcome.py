@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import Decision, TransitionRecord
 
 SECONDS_PER_HOUR = 3600.0
@@ -59,6 +60,8 @@ class Ledger:
     """Seconds of devices that were there, used or not."""
     decisions: list[Decision] = field(default_factory=list)
     transitions: list[TransitionRecord] = field(default_factory=list)
+    checkpoints: list[Saved | Restored] = field(default_factory=list)
+    """What a controller that saves by itself has written, and gone back to."""
     progress: list[tuple[float, int]] = field(default_factory=list)
     """When a step began, in seconds, and how many were done by then; thinned."""
     _stride: int = 1

@@ -20,7 +20,7 @@ from nereus.sim.truth import Truth
 from nereus.spec.drift import Drift
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
-from nereus.spec.policy import Policy
+from nereus.spec.policy import CheckpointRule, Policy
 from nereus.transition.estimate import LinkRates
 
 
@@ -59,6 +59,8 @@ class Scenario:
     max_steps: int = 10**9
     checkpoint_s: float = 1800.0
     """Seconds between checkpoints, which are written in the background: what was done since is lost with the last copy."""
+    checkpoint: CheckpointRule | None = None
+    """When the controller saves and restores the job by itself, which the loop waits for; None: `checkpoint_s` is all."""
     save_s: float = 60.0
     """A notice that comes so long before its end is time enough to write what the last boundary left."""
     restart_s: float = 240.0

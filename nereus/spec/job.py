@@ -16,11 +16,12 @@ from nereus.spec.declared import Declared, Whole
 from nereus.spec.devices import Devices
 from nereus.spec.model import SMOLLM2, ModelShape
 from nereus.spec.plan import ScriptedTransition, StageChoice
-from nereus.spec.policy import Policy
+from nereus.spec.policy import CheckpointRule, Policy
 from nereus.spec.training import Grpo, Optimizer
 from nereus.spec.workload import Rollouts, Task, Workload
 
 __all__ = [
+    "CheckpointRule",
     "Cluster",
     "Grpo",
     "Job",
@@ -72,6 +73,8 @@ class Job(Declared):
     availability: str | None = Field(default=None, min_length=1)
     """CSV of the devices that are there over the run, scaled to the cluster; a relative path counts from the job file. It
     needs `policy.adapt`. null: the pool stays as it is."""
+    checkpoint: CheckpointRule = Field(default_factory=CheckpointRule)
+    """When the state is saved, and where."""
     rollouts: Rollouts = Field(default_factory=Rollouts)
     """Where responses come from."""
     save_weights: bool = False

@@ -30,7 +30,7 @@ def load_job(path: str | Path) -> Job:
     """The job that a file declares, its paths made absolute. Raises JobFileError, and nothing else."""
     path = Path(path)
     folder = path.absolute().parent
-    job = _resolve_rollouts(parse_job(read_yaml(path)), folder)
+    job = _resolve_checkpoints(_resolve_rollouts(parse_job(read_yaml(path)), folder), folder)
     if job.availability is None:
         return job
     followed = _following(job, folder / job.availability, job.availability)
@@ -106,6 +106,13 @@ def _resolve_rollouts(job: Job, folder: Path) -> Job:
     if "path" in changes and not _exists(Path(changes["path"])):
         raise refuse([Problem("rollouts.path", rollouts.path, f"it must exist; {changes['path']} does not")])
     return job.model_copy(update={"rollouts": rollouts.model_copy(update=changes)}) if changes else job
+
+
+def _resolve_checkpoints(job: Job, folder: Path) -> Job:
+    rule = job.checkpoint
+    if rule.folder is None:
+        return job
+    return job.model_copy(update={"checkpoint": rule.model_copy(update={"folder": str(folder / rule.folder)})})
 
 
 def _exists(path: Path) -> bool:

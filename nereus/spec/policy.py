@@ -31,6 +31,19 @@ DELTA_COMMUNICATION = 0.5
 learnt with a spread of about as much; congestion worth a new plan halves a link's bandwidth or worse."""
 
 
+class CheckpointRule(Declared):
+    """When the state of the job is saved, and where. It is always saved before the job has to wait for a plan."""
+
+    folder: str | None = Field(default=None, min_length=1)
+    """Where checkpoints go, under one path on all nodes; a relative path counts from the job file. null: `checkpoints` in
+    the run's folder."""
+    every_steps: Whole | None = Field(default=None, ge=1)
+    """RL steps from one checkpoint to the next, each of which the loop waits for; null: only when it is needed. With it, a
+    job goes on after the last unit of a model-stage has died, from as many steps ago at most."""
+    keep: Whole = Field(default=2, ge=1)
+    """Checkpoints that stay; older ones are deleted once a newer one is whole."""
+
+
 class Policy(Declared):
     """When Nereus changes the plan, and how sure it must be."""
 

@@ -43,16 +43,16 @@ class AvailabilityTrace:
         return self.points[max(bisect_right(self.points, time_s, key=lambda point: point[0]) - 1, 0)][1]
 
     def scaled(self, num_devices: int) -> AvailabilityTrace:
-        """This trace for a cluster of another size: count * num_devices / largest count, halves rounded up, at least 1.
+        """This trace for a cluster of another size: count * num_devices / largest count, halves rounded up.
 
-        The largest count becomes the whole cluster, 0 becomes 1 since a job without devices has nowhere to keep its state.
-        Scaling twice is scaling once. Raises UserError if the trace never has a device.
+        The largest count becomes the whole cluster, 0 stays 0, and what is more becomes 1 at least. Scaling twice is scaling
+        once. Raises UserError if the trace never has a device.
         """
         most = max(count for _, count in self.points)
         if most == 0:
             raise UserError(f"{COUNT}: it is 0 in every row; at least one row must be above 0")
         return AvailabilityTrace(
-            tuple((time, max((2 * count * num_devices + most) // (2 * most), 1)) for time, count in self.points)
+            tuple((time, max((2 * count * num_devices + most) // (2 * most), min(count, 1))) for time, count in self.points)
         )
 
     def by_steps(self, num_steps: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from actors.job import WEIGHTS_FILE
 from actors.launch import Launched, launched
+from nereus.control.checkpoint import Checkpoint
 from nereus.control.effects import News, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.runtime.summary import Summary
@@ -96,11 +97,16 @@ def stage(tp: int, pp: int, dp: int, devices: str, micro_batch: int = 1) -> dict
     return {"tp": tp, "pp": pp, "dp": dp, "devices": devices, "micro_batch": micro_batch}
 
 
-def run(job: Job, folder: Path, look: Callable[[Launched, News], None] | None = None) -> Run:
+def run(
+    job: Job,
+    folder: Path,
+    look: Callable[[Launched, News], None] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Run:
     """Run a job to its end on a private cluster; all its processes are gone afterwards. `look` is called with each news."""
     folder.mkdir(parents=True, exist_ok=True)
     events: list[News] = []
-    with launched(job, folder) as launch:
+    with launched(job, folder, checkpoint=checkpoint) as launch:
         for news in launch.watch():
             events.append(news)
             if look is not None:

@@ -55,7 +55,7 @@ def assert_replays(run: Run) -> None:
     late = found.decisions[len(told) :]
     assert _verdicts(found.decisions[: len(told)]) == _verdicts(told)
     assert {decision.step for decision in late} <= {run.job.steps}
-    assert found.state.plan.epoch == len(run.transitions)
+    assert found.state.plan.epoch == len(run.transitions) + len(run.summary.restored)
     assert found.state.step == run.job.steps
 
 

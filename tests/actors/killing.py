@@ -61,6 +61,11 @@ class Killer:
         self._wait(is_moving)
         self._kill(victims)
 
+    def when(self, condition: Callable[[], bool], victims: Victims) -> None:
+        """Kill a victim as soon as something is so."""
+        self._wait(condition)
+        self._kill(victims)
+
     def _wait(self, condition: Callable[[], bool]) -> None:
         while not condition():
             if self.ended.wait(0.002):

@@ -18,7 +18,11 @@ from nereus.control.effects import (
     Publish,
     ReleaseBoundary,
     RequestPlan,
+    RestoreState,
+    RetireEndpoints,
     RunOp,
+    SaveState,
+    SealState,
     SeedUnits,
     SpawnDevices,
     StopJob,
@@ -37,12 +41,18 @@ from nereus.control.events import (
     PlanReady,
     Seeded,
     Settled,
+    StateRead,
+    StateSealed,
+    StateWritten,
 )
 from nereus.control.report import StepReport
 from nereus.control.state import JobConfig, JobState
 from nereus.emu.digest import BoxDigest
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
+from nereus.layout.box import Box
+from nereus.layout.saving import shares
+from nereus.layout.tensors import CanonicalTensor
 from nereus.policy.proposal import Proposal, Snapshot, propose
 
 
@@ -117,6 +127,10 @@ class Core:
             case SpawnDevices():
                 for device in effect.devices:
                     yield DeviceReady(device=device, endpoint=self.endpoint(device), peak_flops=1e11)
+            case RetireEndpoints():
+                for endpoint in effect.endpoints:
+                    device, _, birth = endpoint.removeprefix("d").partition(".")
+                    self.births[int(device)] = int(birth) + 1
             case InstallPrograms():
                 for program in effect.programs:
                     yield Installed(
@@ -138,6 +152,18 @@ class Core:
             case BindUnits():
                 for endpoint in effect.endpoints:
                     yield Committed(endpoint=endpoint, epoch=effect.epoch, peak_bytes=1)
+            case SaveState():
+                parts = shares(self.state.config.states, effect.emus)
+                for endpoint in effect.endpoints:
+                    written = [(p.unit.stage, _counted(p.tensor, p.box)) for p in parts[endpoint]]
+                    yield StateWritten(
+                        endpoint=endpoint, tag=effect.tag, file=endpoint, num_bytes=1, sha256="", digests=tuple(written)
+                    )
+            case SealState():
+                yield StateSealed(tag=effect.tag, folder=f"/checkpoints/{effect.tag}-step-{effect.step}")
+            case RestoreState():
+                for endpoint in endpoints(effect.emus):
+                    yield StateRead(endpoint=endpoint, epoch=effect.epoch, num_bytes=1)
             case RequestPlan() if self.plans:
                 yield plan_ready(effect.cycle, effect.snapshot, propose(effect.snapshot, effect.top))
 
@@ -151,11 +177,14 @@ class Core:
             for emu in effect.emus:
                 if endpoint in emu.endpoints:
                     shards = states[emu.stage].shards(emu.layout, emu.rank_of(endpoint))
-                    boxes = [
-                        BoxDigest(t.ref, box, (box.volume, 7 * box.volume)) for t, held in shards.items() for box in held
-                    ]
+                    boxes = [_counted(t, box) for t, held in shards.items() for box in held]
                     taken.append((emu.unit, tuple(boxes)))
             yield DigestsTaken(endpoint=endpoint, tag=effect.tag, digests=tuple(taken))
+
+
+def _counted(tensor: CanonicalTensor, box: Box) -> BoxDigest:
+    """A digest that counts elements."""
+    return BoxDigest(tensor.ref, box, (box.volume, 7 * box.volume))
 
 
 def endpoints(emus: Iterable[Emu]) -> list[str]:

@@ -20,8 +20,10 @@ from nereus.control.effects import (
     Effect,
     InstallPrograms,
     ReleaseBoundary,
+    RestoreState,
     RetireEndpoints,
     RunOp,
+    SaveState,
     SpawnDevices,
     StopJob,
     TakeDigests,
@@ -40,28 +42,52 @@ from nereus.control.events import (
     PlanReady,
     PoolChanged,
     ReplanRequested,
+    StateRead,
+    StateSealed,
+    StateWritten,
     StepLost,
     Verb,
 )
-from nereus.control.phases import Admitted, Idle, Planning, Settling, Starting, Steady, Stopped, Transitioning, Waiting
+from nereus.control.phases import (
+    Admitted,
+    Idle,
+    Planning,
+    Restoring,
+    Saving,
+    Settling,
+    Starting,
+    Steady,
+    Stopped,
+    Transitioning,
+    Waiting,
+)
 from nereus.control.resume import pending
 from nereus.control.state import JobState
 from nereus.policy.admission import Code
+from nereus.spec.policy import CheckpointRule
 from tests.control.harness import Core, endpoints, report
 from tests.runtime.loop import adaptive_config
 
 CONFIG = adaptive_config()
 ALL = frozenset(range(8))
-FACTS = (Installed, OpCompleted, DigestsTaken, Committed, PlanReady)
+MORTAL = replace(adaptive_config(), pool_is_live=True, checkpoint=CheckpointRule(every_steps=1))
+"""A job that saves its state at every quiet boundary, in a pool that may fall to zero and come back."""
+
+FACTS = (Installed, OpCompleted, DigestsTaken, Committed, PlanReady, StateWritten, StateSealed, StateRead)
 """Facts that name the call that they complete, and may therefore come twice or late."""
 
 
 class Controller(RuleBasedStateMachine):
     """One job of four to eight devices; the loop waits between a boundary and its release."""
 
+    config = CONFIG
+    least = 2
+    """Devices that always stay."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.core = Core(CONFIG)
+        self.core = Core(self.config)
+        self.followed = 0
         self.core.plans = False
         self.loop_waits = True
         self.retired: set[str] = set()
@@ -83,11 +109,10 @@ class Controller(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, RetireEndpoints):
                 self.retired |= set(effect.endpoints)
-                for endpoint in effect.endpoints:
-                    device, _, birth = endpoint.removeprefix("d").partition(".")
-                    self.core.births[int(device)] = int(birth) + 1
             if isinstance(effect, ReleaseBoundary):
                 self.loop_waits = False
+                if effect.release.followed is not None:
+                    self.followed = effect.release.followed.epoch
             if isinstance(effect, StopJob):
                 self.loop_waits = False
         gone = self.retired | self.dead
@@ -152,14 +177,14 @@ class Controller(RuleBasedStateMachine):
             if changes
             else {}
         )
-        if len(set(state.usable) - set(goes)) < 2:
+        if len(set(state.usable) - set(goes)) < self.least:
             goes = {}
         self.loop_waits = True
         if came or goes or gone:
             self.there = (self.there | set(came)) - gone
             self.post(PoolChanged(step=now, arriving=tuple(came), leaving=goes, gone=tuple(sorted(gone))))
         if self.running():
-            self.post(BoundaryReached(report=report(self.core.state, now, tokens)))
+            self.post(BoundaryReached(report=report(self.core.state, now, tokens), followed=self.followed))
         if quick:
             self.everything()
 
@@ -217,7 +242,10 @@ class Controller(RuleBasedStateMachine):
     def command(self, verb: Verb) -> None:
         self.post(OperatorAsked(command="y", verb=verb))
 
-    @precondition(lambda self: self.running() and len(self.core.state.usable) > 4 and len(self.dead) < 3)
+    def somebody_may_die(self) -> bool:
+        return self.running() and len(self.core.state.usable) > 4 and len(self.dead) < 3
+
+    @precondition(lambda self: self.somebody_may_die())
     @rule(place=st.integers(0, 1000), notices=st.booleans())
     def death(self, place: int, notices: bool) -> None:
         """A process dies; the loop may notice, since its step is lost."""
@@ -271,18 +299,20 @@ class Controller(RuleBasedStateMachine):
     # --- what always holds
 
     def replayed(self) -> JobState:
-        state = JobState(config=CONFIG)
+        state = JobState(config=self.config)
         for event, at_s in self.core.events:
             state, _ = step(state, event, at_s)
         return state
 
     @invariant()
     def every_stage_has_a_unit(self) -> None:
-        """While state moves, those that are whole may be on their way to the next plan."""
+        """While state moves, those that are whole may be on their way to the next plan; or none is, and all are on disk."""
         state = self.core.state
         if not isinstance(state.phase, Idle | Starting | Stopped):
-            assert set(state.emus) == set(CONFIG.states)
-            assert all(state.emus.values()) or isinstance(state.phase, Transitioning | Settling)
+            assert set(state.emus) == set(self.config.states)
+            saved = state.is_bare and state.saved is not None
+            bare = saved and isinstance(state.phase, Waiting | Planning | Admitted | Restoring)
+            assert all(state.emus.values()) or bare or isinstance(state.phase, Transitioning | Settling)
 
     @invariant()
     def units_of_a_stage_share_a_layout_and_no_device(self) -> None:
@@ -319,8 +349,10 @@ class Controller(RuleBasedStateMachine):
     def phase_that_waits_is_waited_for(self) -> None:
         """Whoever waits has something on its way: a fact, an answer of the planner, or the loop's next boundary."""
         state = self.core.state
-        if isinstance(state.phase, Transitioning | Settling | Waiting):
+        if isinstance(state.phase, Transitioning | Settling | Saving | Restoring):
             assert self.core.pending
+        if isinstance(state.phase, Waiting):
+            assert self.core.pending or state.may_grow
         if isinstance(state.phase, Steady) and self.loop_waits:
             raise AssertionError("the loop waits, and nobody will release it")
         if isinstance(state.phase, Admitted) and self.loop_waits:
@@ -353,6 +385,10 @@ def answers(fact: Event) -> str:
             return f"bind e{fact.epoch}"
         case DigestsTaken():
             return f"digest {fact.tag}"
+        case StateWritten():
+            return f"save {fact.tag}"
+        case StateRead():
+            return f"restore e{fact.epoch}"
     return ""
 
 
@@ -365,14 +401,84 @@ def named(effect: Effect) -> set[str]:
             return set(effect.op.members)
         case TakeDigests():
             return set(endpoints(effect.emus))
-        case BindUnits() | AbortOps():
+        case BindUnits() | AbortOps() | SaveState():
             return set(effect.endpoints)
+        case RestoreState():
+            return set(endpoints(effect.emus))
         case SpawnDevices():
             return set()
     return set()
 
 
+class MortalController(Controller):
+    """The same in a pool that may fall to zero: what is lost with the last device is read from the latest checkpoint."""
+
+    config = MORTAL
+    least = 0
+
+    def somebody_may_die(self) -> bool:
+        """Once there is a checkpoint, to which the job goes back so often at most."""
+        state = self.core.state
+        return self.running() and bool(state.endpoint_of) and state.saved is not None and state.num_restarts < 3
+
+    @precondition(lambda self: self.somebody_may_die())
+    @rule(notices=st.booleans())
+    def blackout(self, notices: bool) -> None:
+        """Every process dies, one after the other."""
+        runs = not self.loop_waits
+        for endpoint in sorted(self.core.state.endpoint_of.values()):
+            self.dead.add(endpoint)
+            self.core.births[int(endpoint[1:].partition(".")[0])] = int(endpoint.rpartition(".")[2]) + 1
+            if endpoint not in self.retired and self.running():
+                self.post(EndpointDied(endpoint=endpoint, during="a blackout"))
+        if self.running() and runs and notices:
+            self.loop_waits = True
+            self.post(StepLost(endpoint="d0.0", during="a step"))
+
+    @precondition(lambda self: self.running() and isinstance(self.core.state.phase, Waiting))
+    @rule(arriving=st.frozensets(st.sampled_from(sorted(ALL)), min_size=1, max_size=6), runs_out=st.booleans())
+    def pool_goes_on(self, arriving: frozenset[int], runs_out: bool) -> None:
+        """While the job waits, notices run out and devices come."""
+        state = self.core.state
+        gone = tuple(sorted(state.leaving)) if runs_out else ()
+        came = tuple(sorted(arriving - self.there - state.starting))
+        self.there = (self.there | set(came)) - set(gone)
+        self.post(PoolChanged(step=state.step, arriving=came, leaving={}, gone=gone, ahead=state.pool_ahead + 1))
+
+    @precondition(lambda self: isinstance(self.core.state.phase, Saving))
+    @rule(place=st.integers(0, 1000))
+    def failed_save(self, place: int) -> None:
+        """A disk is full: the job goes on without the checkpoint, and keeps the one before."""
+        phase, saved = self.core.state.phase, self.core.state.saved
+        assert isinstance(phase, Saving)
+        writers = sorted(phase.waiting)
+        who, call = (writers[place % len(writers)], "save") if writers else ("job", "seal")
+        self.core.pending = [f for f in self.core.pending if not (isinstance(f, StateSealed) and call == "seal")]
+        self.post(OpFailed(endpoint=who, op=f"{call} {phase.tag}", error="no space is left"))
+        assert self.core.state.saved == saved
+        assert not isinstance(self.core.state.phase, Saving)
+
+    @invariant()
+    def a_checkpoint_is_of_a_completed_step(self) -> None:
+        state = self.core.state
+        if state.saved is not None:
+            assert state.saved.step <= state.step
+            assert {stage for stage, _, _ in state.saved.digests} == set(self.config.states)
+
+    @invariant()
+    def a_restore_leads_to_the_step_of_its_checkpoint(self) -> None:
+        state = self.core.state
+        if state.followed is not None:
+            assert state.saved is not None
+            assert state.step == state.saved.step
+
+
 TestController = Controller.TestCase
 TestController.settings = settings(
+    max_examples=25, stateful_step_count=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+TestMortalController = MortalController.TestCase
+TestMortalController.settings = settings(
     max_examples=25, stateful_step_count=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -15,8 +15,8 @@ from random import Random
 from typing import Any
 
 from nereus.control.effects import News
-from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost
-from nereus.control.phases import Idle
+from nereus.control.events import BoundaryReached, Event, JobStarted, StepLost
+from nereus.control.phases import Idle, Waiting
 from nereus.control.report import Release, StepReport
 from nereus.control.resume import pending
 from nereus.control.state import JobConfig, JobState
@@ -231,6 +231,8 @@ class Loop:
         self.world, self.pool = world, pool
         self.truth = truth or Truth(job_of(world.config))
         self.last: Release | None = None
+        self.step, self.followed = 0, 0
+        """Completed steps, and the epoch of the last checkpoint that the loop went back to."""
         self.crash_after: int | None = None
         """The head dies after this many events."""
         self.crash_acted = True
@@ -261,10 +263,10 @@ class Loop:
             self.world.sync(self.last)
             self.world.train()
         self.world.now_s += 1.0
-        ask: tuple[Event, ...] = (BoundaryReached(report=self.truth.report(step, self.last)),)
-        if self.pool is not None and not (news := self.pool.changes(step)).is_empty:
-            changed = PoolChanged(step=step, arriving=news.arriving, leaving=news.leaving, gone=news.gone)
-            ask = (changed, *ask)
+        self.step = step
+        ask: tuple[Event, ...] = (BoundaryReached(report=self.truth.report(step, self.last), followed=self.followed),)
+        if self.pool is not None and not self.pool.changes(step + self.state.pool_ahead).is_empty:
+            ask = (self.pool.changed(step, self.state.pool_ahead), *ask)
         return self._asked(*ask)
 
     def lost(self, endpoint: EndpointId, during: str) -> Release | None:
@@ -278,10 +280,8 @@ class Loop:
     def run(self, steps: int) -> None:
         """Start, and run until the last boundary, or until the job is stopped."""
         self.begin()
-        for step in range(1, steps + 1):
-            if self.world.stopped is not None:
-                return
-            self.boundary(step)
+        while self.step < steps and self.world.stopped is None:
+            self.boundary(self.step + 1)
 
     def post(self, event: Event) -> bool:
         """One event into the Driver; the head dies with it if it is its time. Whether it did."""
@@ -315,7 +315,7 @@ class Loop:
     def _driver(self) -> Driver:
         self._journal = Journal(self._path)
         self._journal.open()
-        ports = Ports(self.world, self.world, self.world)
+        ports = Ports(self.world, self.world, self.world, self.world)
         return Driver(JobState(config=self.world.config), ports, self._journal, self.world.clock)
 
     def _asked(self, *ask: Event) -> Release | None:
@@ -331,10 +331,20 @@ class Loop:
                 self.post(fact)
             elif self.world.released is not None:
                 break
+            elif self.pool is not None and isinstance(self.state.phase, Waiting) and not self.state.pool_ended:
+                self.post(self.pool.changed(self.state.step, self.state.pool_ahead + 1))
             else:
                 raise Hangs(f"the loop waits in {type(self.state.phase).__name__}")
         self.last = self.world.released or self.last
+        self._follow()
         return self.world.released
+
+    def _follow(self) -> None:
+        """Go back to the checkpoint of a release, once."""
+        followed = self.world.released.followed if self.world.released is not None else None
+        if followed is not None and followed.epoch != self.followed:
+            self.followed, self.step = followed.epoch, self.state.step
+            self.world.go_back(followed.folder)
 
     def emus(self) -> list[Emu]:
         return list(self.state.bound)

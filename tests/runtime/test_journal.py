@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nereus.control.checkpoint import Checkpoint
 from nereus.control.effects import ReleaseBoundary, RequestPlan, StopJob, TransitionRecord
-from nereus.control.events import BoundaryReached, DeviceReady, Event, PlanReady, Verb
+from nereus.control.events import BoundaryReached, DeviceReady, Event, PlanReady, StateWritten, Verb
 from nereus.control.phases import Stopped
 from nereus.control.report import StepReport
 from nereus.control.resume import pending
@@ -71,7 +72,17 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 """What a field of this name holds; any other holds what its type says."""
 
+CHECKPOINT = st.builds(
+    Checkpoint,
+    folder=TEXT,
+    step=COUNT,
+    digests=several(st.tuples(TEXT, st.builds(TensorRef, TEXT, st.sampled_from(Kind)), st.tuples(COUNT, COUNT))),
+    num_bytes=COUNT,
+    seconds=SECONDS,
+)
+
 TYPES = {
+    "Checkpoint | None": st.none() | CHECKPOINT,
     "float": SECONDS,
     "int": COUNT,
     "str": TEXT,
@@ -88,6 +99,8 @@ def filled(kind: type[Any]) -> st.SearchStrategy[Any]:
     known = {**FIELDS, "report": filled(StepReport)} if kind is BoundaryReached else dict(FIELDS)
     if kind is StepReport:
         known["peak_bytes"] = st.dictionaries(TEXT, COUNT, max_size=3)
+    if kind is StateWritten:
+        known["digests"] = several(st.tuples(TEXT, BOX_DIGEST))
     return st.builds(kind, **{f.name: known[f.name] if f.name in known else TYPES[str(f.type)] for f in fields(kind)})
 
 

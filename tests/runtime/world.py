@@ -1,4 +1,4 @@
-"""A job, its endpoints and its planner in one process: EndpointPort, JobPort and PlannerPort for the runtime's tests.
+"""A job, its endpoints, checkpoints and planner in one process: all ports, for the runtime's tests.
 
     verb -> log, and one pending fact per endpoint -> next_fact delivers them in any order -> the last one of an op moves
 
@@ -14,6 +14,7 @@ from random import Random
 
 import numpy as np
 
+from nereus.control.checkpoint import StageDigests
 from nereus.control.events import (
     Committed,
     DeviceReady,
@@ -26,6 +27,9 @@ from nereus.control.events import (
     PlanReady,
     Seeded,
     Settled,
+    StateRead,
+    StateSealed,
+    StateWritten,
 )
 from nereus.control.report import Release
 from nereus.control.state import JobConfig
@@ -34,6 +38,7 @@ from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, UnitId
+from nereus.layout.saving import shares
 from nereus.layout.tensors import Kind, TensorRef
 from nereus.policy.proposal import Snapshot, propose
 from nereus.transition.collectives import AllGather, Exchange, GroupKey
@@ -147,6 +152,10 @@ class World:
         self._done_by: set[tuple[EndpointId, str]] = set()
         """Which endpoint has done its part of which operation."""
         self._births: dict[DeviceId, int] = {}
+        self._written: dict[str, dict[str, dict[TensorRef, Values]]] = {}
+        """What the shares of an unfinished save hold, by tag and model-stage; -1 where nothing is written."""
+        self.checkpoints: dict[str, dict[str, dict[TensorRef, Values]]] = {}
+        """What finished ones hold, by folder."""
 
     # What tests ask
 
@@ -228,6 +237,11 @@ class World:
         if not waiting:
             self._carry_out(op)
 
+    def go_back(self, folder: str) -> None:
+        """The job stands where a checkpoint does: what its state should be is what was saved."""
+        if self.holds_values:
+            self.values = {s: {ref: v.copy() for ref, v in held.items()} for s, held in self.checkpoints[folder].items()}
+
     def forget(self) -> None:
         """The controller died, and with it every answer that was on its way."""
         self._pending.clear()
@@ -287,10 +301,12 @@ class World:
     def retire(self, endpoints: Iterable[EndpointId]) -> None:
         gone = tuple(endpoints)
         self.log.append(Call("retire", gone))
+        all_end = {name for emu in self.bound for name in emu.endpoints} <= self.dead.union(gone)
         for endpoint in gone:
             serves = endpoint not in self.dead and any(endpoint in emu.endpoints for emu in self.bound)
-            assert not serves, f"{endpoint} serves a unit and is retired"
-            if endpoint in self.dead:
+            assert not serves or all_end, f"{endpoint} serves a unit and is retired"
+            self._pending = [fact for fact in self._pending if getattr(fact, "endpoint", None) != endpoint]
+            if endpoint in self.dead or all_end:
                 self._drop(endpoint)
             if self.endpoints.pop(endpoint, None) is not None:
                 self._births[int(endpoint[1:].partition(".")[0])] = int(endpoint.rpartition(".")[2]) + 1
@@ -301,6 +317,48 @@ class World:
 
     def stop(self, reason: str) -> None:
         self.stopped = reason
+
+    # CheckpointPort
+
+    def save(self, tag: str, emus: Iterable[Emu], endpoints: Iterable[EndpointId]) -> None:
+        units = tuple(emus)
+        self.log.append(Call("save", (tag, units)))
+        found = self._written.setdefault(
+            tag, {s: {ref: np.full_like(v, -1) for ref, v in held.items()} for s, held in self.values.items()}
+        )
+        parts = shares(self.config.states, units)
+        for endpoint in endpoints:
+            digests = []
+            for unit, tensor, box in parts[endpoint]:
+                if self.holds_values:
+                    values = self.shards[unit.stage].shards[endpoint, unit][tensor.ref]
+                    found[unit.stage][tensor.ref][at(box)] = values[at(box)]
+                    digests.append((unit.stage, BoxDigest(tensor.ref, box, box_sums(values, box))))
+                else:
+                    digests.append((unit.stage, BoxDigest(tensor.ref, box, (box.volume, box.volume))))
+            fact = StateWritten(endpoint=endpoint, tag=tag, file=endpoint, num_bytes=1, sha256="", digests=tuple(digests))
+            self._answer(endpoint, "save", fact=fact)
+
+    def seal(self, tag: str, step: int, written: Iterable[StateWritten], digests: StageDigests) -> None:
+        self.log.append(Call("seal", (tag, step)))
+        held = self._written[tag]
+        assert all((values >= 0).all() for tensors in held.values() for values in tensors.values()), "a part is missing"
+        folder = f"/checkpoints/{tag}-step-{step}"
+        self.checkpoints.setdefault(folder, held)
+        self._answer("job", "seal", fact=StateSealed(tag=tag, folder=folder))
+
+    def restore(self, epoch: int, folder: str, emus: Iterable[Emu]) -> None:
+        units, saved = tuple(emus), self.checkpoints[folder]
+        self.log.append(Call("restore", (epoch, folder, units)))
+        for emu in units:
+            held = self.shards[emu.stage].shards
+            for endpoint in emu.endpoints:
+                held.setdefault((endpoint, emu.unit), {})
+            if self.holds_values:
+                for endpoint, tensor, mask in rank_masks(self.config.states[emu.stage], emu):
+                    held[endpoint, emu.unit][tensor.ref] = np.where(mask, saved[emu.stage][tensor.ref], -1)
+        for endpoint in _endpoints(units):
+            self._answer(endpoint, "restore", fact=StateRead(endpoint=endpoint, epoch=epoch, num_bytes=1))
 
     # PlannerPort
 
@@ -432,6 +490,12 @@ def _called(fact: Event, where: str) -> str:
             return f"bind e{fact.epoch}"
         case DigestsTaken():
             return f"digest {fact.tag}"
+        case StateWritten():
+            return f"save {fact.tag}"
+        case StateSealed():
+            return f"seal {fact.tag}"
+        case StateRead():
+            return f"restore e{fact.epoch}"
     return where
 
 

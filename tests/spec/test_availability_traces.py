@@ -56,7 +56,7 @@ def test_scaled_trace_fits_the_cluster_and_keeps_times_and_order(trace: Availabi
     scaled = trace.scaled(num_devices)
     pairs = sorted(zip((c for _, c in trace.points), (c for _, c in scaled.points), strict=True))
     assert [time for time, _ in scaled.points] == [time for time, _ in trace.points]
-    assert min(after for _, after in pairs) >= 1
+    assert all((before > 0) == (after > 0) for before, after in pairs)
     assert pairs[-1][1] == num_devices
     assert [after for _, after in pairs] == sorted(after for _, after in pairs)
     assert scaled.scaled(num_devices) == scaled
