@@ -126,7 +126,7 @@ class TransitionOut(Schema):
     seconds: float | None
     """Set-up, movement and commit."""
     predicted_seconds: float | None
-    """What was predicted for `seconds`; null where nothing was."""
+    """What was predicted for `seconds` before it began."""
     setup_seconds: float | None
     """Part of `seconds`: making communicators."""
     digest_seconds: float | None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 from nereus.control.effects import BindUnits, Effect, InstallPrograms, RunOp, TakeDigests
 from nereus.control.events import Committed, DigestsTaken, Event, Installed, OpCompleted
@@ -65,6 +66,15 @@ class Tally:
     peak_bytes: int = 0
 
 
+class Span(NamedTuple):
+    """An operation in time, as the controller sees it."""
+
+    began_s: float
+    """When the first member took it up: a member that is asked may have others before it in its lane."""
+    ended_s: float
+    """When the last member had told of its end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carrying:
     """A transition between two facts."""
@@ -86,6 +96,8 @@ class Carrying:
     tally: Tally = field(default_factory=Tally)
     began_s: tuple[float, ...] = ()
     """When each leg began."""
+    times: Mapping[str, Span] = field(default_factory=dict)
+    """When each operation began and ended on the members that have answered."""
 
     def seconds(self, first: Leg, last: Leg) -> float:
         """Wall seconds from the begin of a leg to the begin of a later one."""
@@ -121,7 +133,10 @@ def advance(carrying: Carrying, event: Event, states: Mapping[str, StateSpec], n
             return (answered, ()) if answered.waiting else _enter(answered, Leg.MOVE, now_s)
         case OpCompleted(op=op, endpoint=who), Leg.MOVE | Leg.HELD if who in carrying.running.get(op, ()):
             tally = replace(tally, bytes_moved=tally.bytes_moved + event.bytes_received)
-            return _op_done(replace(carrying, tally=tally), op, event.endpoint, now_s)
+            began_s = now_s - event.seconds
+            span = Span(min(began_s, carrying.times[op].began_s) if op in carrying.times else began_s, now_s)
+            times = {**carrying.times, op: span}
+            return _op_done(replace(carrying, tally=tally, times=times), op, event.endpoint, now_s)
         case Committed(epoch=task.epoch, endpoint=who), Leg.BIND if who in carrying.waiting:
             tally = replace(tally, peak_bytes=max(tally.peak_bytes, event.peak_bytes))
             answered = _answered(replace(carrying, tally=tally), event.endpoint)

@@ -48,10 +48,7 @@ class Tallies:
     setup_s: float = 0.0
     bytes_moved: int = 0
     predicted_s: float = 0.0
-    """Of those transitions that were predicted."""
-    predicted_measured_s: float = 0.0
-    """What the predicted ones came to."""
-    predicted: int = 0
+    """What was predicted for `transition_s`."""
 
 
 class Projection:
@@ -227,10 +224,7 @@ class Projection:
         tallies.stall_s += stall
         tallies.setup_s += outcome["setup_s"]
         tallies.bytes_moved += outcome["bytes_moved"]
-        if predicted is not None:
-            tallies.predicted += 1
-            tallies.predicted_s += predicted
-            tallies.predicted_measured_s += seconds
+        tallies.predicted_s += predicted
         self.transition_peak_bytes = outcome["peak_bytes"]
         self._transitions.append(
             {

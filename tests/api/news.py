@@ -79,7 +79,7 @@ def decision(
     )
 
 
-def transition(epoch: int = 1, *, predicted_s: float | None = 1.0, joined: tuple[int, ...] = ()) -> TransitionRecord:
+def transition(epoch: int = 1, *, predicted_s: float = 1.0, joined: tuple[int, ...] = ()) -> TransitionRecord:
     """Moved in 1.5 s, proved in 0.25 s; 4096 bytes."""
     return TransitionRecord(
         step=1,

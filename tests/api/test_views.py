@@ -70,11 +70,6 @@ def test_transition_tells_what_was_predicted_and_what_it_came_to(api: Api) -> No
     assert found["primitives"] == {"Split": 1, "Merge": 2}
 
 
-def test_scripted_transition_has_no_prediction(api: Api) -> None:
-    api.tell(transition(2, predicted_s=None))
-    assert api.get("/api/v1/transitions").body["items"][0]["predicted_seconds"] is None
-
-
 def test_devices_tell_their_state_and_what_runs_on_them(api: Api) -> None:
     both = ["actor_generation", "actor_training"]
     assert api.get("/api/v1/devices").body == {

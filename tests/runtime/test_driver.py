@@ -214,7 +214,8 @@ def test_figures_of_a_record_are_those_of_the_worst_endpoint_or_add_up(make_loop
     assert outcome["setup_s"] == 6 * SETUP_S
     assert outcome["peak_bytes"] == 6 * PEAK_BYTES
     assert outcome["seconds"] > 0
-    assert outcome["l_tran_predicted_s"] is None
+    assert outcome["l_tran_predicted_s"] > 0
+    assert {op["id"]: op["bytes"] for op in outcome["ops"]} == {op.id: op.num_bytes for op in ops}
     groups = sum(len(endpoint.programs[-1].groups) for endpoint in loop.world.endpoints.values())
     assert outcome["groups_made"] + outcome["groups_reused"] == groups
 
