@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, Seeded, Settled
+from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, Quiesced, Seeded, Settled
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec, UnitId
@@ -65,6 +65,9 @@ class Worker:
     def seed(self, emus: tuple[Emu, ...], states: dict[str, StateSpec]) -> Seeded:
         self._endpoint.seed(emus, states)
         return Seeded(endpoint=self._spec.endpoint)
+
+    def quiesce(self, epoch: int) -> Quiesced:
+        return self._endpoint.quiesce(epoch)
 
     def install(self, program: Program) -> Installed:
         return self._endpoint.install(program)

@@ -132,7 +132,7 @@ class TransitionOut(Schema):
     digest_seconds: float | None
     """Proving that no state was lost; not part of `seconds`."""
     stall_seconds: float | None
-    """How long the loop waited: `seconds` and `digest_seconds`."""
+    """How long the loop waited: `seconds`, `digest_seconds`, and until what changes had come to rest."""
     moved_bytes: int
     """Between endpoints."""
     peak_bytes: int

@@ -135,6 +135,7 @@ def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Res
         outcome={
             **asdict(carrying.tally),
             "seconds": taken.seconds,
+            "quiesce_s": carrying.seconds(Leg.QUIESCE, Leg.DIGEST_BEFORE),
             "digest_s": carrying.seconds(Leg.DIGEST_BEFORE, Leg.INSTALL) + carrying.seconds(Leg.DIGEST_AFTER, Leg.HELD),
             "l_tran_predicted_s": moving.l_tran_s,
             "ops": taken.ops,

@@ -1,6 +1,6 @@
 """All that one native worker process owns, without Ray: shards, communicators, the executor and the stage programs.
 
-    transfer lane: seed, install, run_op, digest      compute lane: compute      control lane: bind, read, status
+    transfer lane: seed, install, run_op, digest      compute lane: compute, quiesce      control lane: bind, read, status
 
 A call for a unit that is not bound in the caller's epoch is refused, so that nothing left over from before a transition can
 touch the units after it.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nereus.control.events import Committed, DigestsTaken, Installed, OpCompleted, Settled
+from nereus.control.events import Committed, DigestsTaken, Installed, OpCompleted, Quiesced, Settled
 from nereus.emu.groups import RankGroups, rank_groups
 from nereus.emu.unit import Emu
 from nereus.errors import StaleUnitError
@@ -89,6 +89,12 @@ class NativeEndpoint:
                     view = self._store.write(emu.unit, tensor.ref, box)
                     view.copy_(self._weights.read(tensor, box)) if tensor.kind is Kind.PARAMETER else view.zero_()
                     self._store.land(emu.unit, tensor.ref, box)
+
+    def quiesce(self, epoch: int) -> Quiesced:
+        """Nothing computes here any more. Called in the compute lane, after all that was submitted to it before."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return Quiesced(endpoint=self._endpoint, epoch=epoch)
 
     def install(self, program: Program) -> Installed:
         """Make the program's communicators and keep its operations; nothing moves."""

@@ -216,7 +216,7 @@ class Projection:
         seconds, predicted, stall = (
             outcome["seconds"],
             outcome["l_tran_predicted_s"],
-            outcome["seconds"] + outcome["digest_s"],
+            outcome["quiesce_s"] + outcome["seconds"] + outcome["digest_s"],
         )
         tallies.transitions += 1
         tallies.primitives.update(record.primitives)

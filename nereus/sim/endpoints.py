@@ -15,7 +15,17 @@ from functools import lru_cache
 from typing import TypeAlias
 from zlib import crc32
 
-from nereus.control.events import Committed, DeviceReady, DigestsTaken, Installed, OpCompleted, PlanReady, Seeded, Settled
+from nereus.control.events import (
+    Committed,
+    DeviceReady,
+    DigestsTaken,
+    Installed,
+    OpCompleted,
+    PlanReady,
+    Quiesced,
+    Seeded,
+    Settled,
+)
 from nereus.control.report import Release
 from nereus.emu.digest import BoxDigest
 from nereus.emu.plan import DeviceId
@@ -91,6 +101,11 @@ class SimPorts:
         """See JobPort."""
         for endpoint in sorted({endpoint for emu in emus for endpoint in emu.endpoints}):
             self._facts.post(0.0, Seeded(endpoint=endpoint))
+
+    def quiesce(self, epoch: int, emus: Iterable[Emu], deadline_s: float) -> None:
+        """See JobPort: the loop is held at a boundary, so nothing computes."""
+        for endpoint in sorted({endpoint for emu in emus for endpoint in emu.endpoints}):
+            self._facts.post(0.0, Quiesced(endpoint=endpoint, epoch=epoch))
 
     def release(self, release: Release) -> None:
         """See JobPort."""

@@ -97,6 +97,7 @@ def transition(epoch: int = 1, *, predicted_s: float = 1.0, joined: tuple[int, .
             "streams": 0,
             "peak_bytes": 7 * MIB,
             "seconds": 1.5,
+            "quiesce_s": 0.5,
             "digest_s": 0.25,
             "l_tran_predicted_s": predicted_s,
             "digest_equal": True,

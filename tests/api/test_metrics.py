@@ -53,7 +53,7 @@ def test_metrics_of_a_story_add_up() -> None:
         "nereus_transitions_total": 1,
         "nereus_transition_seconds_count": 1,
         "nereus_transition_seconds_sum": 1.5,
-        "nereus_transition_stall_seconds_sum": 1.75,
+        "nereus_transition_stall_seconds_sum": 2.25,
         "nereus_transition_setup_seconds_total": 0.5,
         "nereus_transition_moved_bytes_total": 4096,
         "nereus_transition_peak_bytes": 7 * MIB,

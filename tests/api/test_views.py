@@ -65,7 +65,7 @@ def test_transition_tells_what_was_predicted_and_what_it_came_to(api: Api) -> No
     (found,) = api.get("/api/v1/transitions").body["items"]
     assert (found["number"], found["epoch"], found["step"]) == (1, 1, 1)
     assert (found["predicted_seconds"], found["seconds"], found["digest_seconds"]) == (1.0, 1.5, 0.25)
-    assert found["stall_seconds"] == 1.75
+    assert found["stall_seconds"] == 2.25
     assert (found["moved_bytes"], found["peak_bytes"], found["setup_seconds"]) == (4096, 7 * MIB, 0.5)
     assert found["primitives"] == {"Split": 1, "Merge": 2}
 

@@ -19,6 +19,7 @@ from nereus.control.effects import (
     BindUnits,
     Effect,
     InstallPrograms,
+    QuiesceUnits,
     ReleaseBoundary,
     RetireEndpoints,
     RunOp,
@@ -39,6 +40,7 @@ from nereus.control.events import (
     OpFailed,
     PlanReady,
     PoolChanged,
+    Quiesced,
     ReplanRequested,
     StepLost,
     Verb,
@@ -52,7 +54,7 @@ from tests.runtime.loop import adaptive_config
 
 CONFIG = adaptive_config()
 ALL = frozenset(range(8))
-FACTS = (Installed, OpCompleted, DigestsTaken, Committed, PlanReady)
+FACTS = (Quiesced, Installed, OpCompleted, DigestsTaken, Committed, PlanReady)
 """Facts that name the call that they complete, and may therefore come twice or late."""
 
 
@@ -338,7 +340,12 @@ def under_way(moving: Transitioning) -> set[tuple[str, str]]:
     epoch = carrying.task.epoch
     if carrying.leg in (Leg.MOVE, Leg.HELD):
         return {(endpoint, op) for op, members in carrying.running.items() for endpoint in members}
-    call = {Leg.INSTALL: f"install e{epoch}", Leg.BIND: f"bind e{epoch}", Leg.DIGEST_BEFORE: f"digest e{epoch}.before"}
+    call = {
+        Leg.QUIESCE: f"quiesce e{epoch}",
+        Leg.INSTALL: f"install e{epoch}",
+        Leg.BIND: f"bind e{epoch}",
+        Leg.DIGEST_BEFORE: f"digest e{epoch}.before",
+    }
     return {(endpoint, call.get(carrying.leg, f"digest e{epoch}.after")) for endpoint in carrying.waiting}
 
 
@@ -347,6 +354,8 @@ def answers(fact: Event) -> str:
     match fact:
         case OpCompleted():
             return fact.op
+        case Quiesced():
+            return f"quiesce e{fact.epoch}"
         case Installed():
             return f"install e{fact.epoch}"
         case Committed():
@@ -363,7 +372,7 @@ def named(effect: Effect) -> set[str]:
             return {program.endpoint for program in effect.programs}
         case RunOp():
             return set(effect.op.members)
-        case TakeDigests():
+        case TakeDigests() | QuiesceUnits():
             return set(endpoints(effect.emus))
         case BindUnits() | AbortOps():
             return set(effect.endpoints)
