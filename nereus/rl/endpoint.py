@@ -26,12 +26,17 @@ from nereus.rl.programs import Request, Result, Transients, run
 from nereus.rl.view import UnitView
 from nereus.rl.weights import WeightSource
 from nereus.spec.model import ModelShape
-from nereus.transition.collectives import GroupKey
+from nereus.transition.collectives import COMPUTE, TRANSFER, GroupKey
 from nereus.transition.ops import Program
 from nereus.transport.communicators import Communicators
 from nereus.transport.executor import Executor
 from nereus.transport.memory import DeviceMemory
+from nereus.transport.ports import Shards
 from nereus.transport.store import UnitStore
+from nereus.transport.streams import Streams
+
+CONTROL = "control"
+"""The lane that binds and reads: it has no communicator, and on a GPU a stream like the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,9 @@ class NativeEndpoint:
         self._endpoint, self._device, self._memory = endpoint, device, memory
         self._shape, self._weights, self._communicators = shape, weights, communicators
         self._pacer = Pacer(speed)
-        self._store = UnitStore(device, memory)
-        self._executor = Executor(self._store, communicators, memory, endpoint)
+        self._streams = Streams(device)
+        self._store = UnitStore(device, memory, self._streams)
+        self._executor = Executor(self._store, communicators, memory, endpoint, self._streams)
         self._transients = Transients()
         self._completed: dict[str, OpCompleted] = {}
         self._epoch = -1
@@ -79,21 +85,14 @@ class NativeEndpoint:
 
     def seed(self, emus: Iterable[Emu], states: dict[str, StateSpec]) -> None:
         """Open newborn units with the job's first weights, zero moments and zero counters."""
-        for emu in emus:
-            if self._endpoint not in emu.endpoints or emu.unit in self._store.catalog():
-                continue
-            shards = states[emu.stage].shards(emu.layout, emu.rank_of(self._endpoint), emu.optimizer)
-            self._store.open(emu.unit, shards)
-            for tensor, boxes in shards.items():
-                for box in boxes:
-                    view = self._store.write(emu.unit, tensor.ref, box)
-                    view.copy_(self._weights.read(tensor, box)) if tensor.kind is Kind.PARAMETER else view.zero_()
-                    self._store.land(emu.unit, tensor.ref, box)
+        with self._streams.lane(TRANSFER):
+            for emu in emus:
+                if self._endpoint in emu.endpoints and emu.unit not in self._store.catalog():
+                    self._fill(emu, states[emu.stage].shards(emu.layout, emu.rank_of(self._endpoint), emu.optimizer))
 
     def quiesce(self, epoch: int) -> Quiesced:
         """Nothing computes here any more. Called in the compute lane, after all that was submitted to it before."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        self._streams.wait(COMPUTE)
         return Quiesced(endpoint=self._endpoint, epoch=epoch)
 
     def install(self, program: Program) -> Installed:
@@ -161,19 +160,20 @@ class NativeEndpoint:
             pacer=self._pacer,
             torch_device=self._device,
         )
-        with self._pacer.run():
+        with self._streams.lane(COMPUTE), self._pacer.run():
             result = run(view, request, self._transients)
         return Answer(self._endpoint, result, self._pacer.report)
 
     def read(self, unit: UnitId, kind: Kind) -> tuple[Piece, ...]:
         """Copies of what this endpoint holds of a unit, one kind of state."""
         held = self._store.catalog()[unit]
-        return tuple(
-            Piece(tensor.ref, box, self._store.read(unit, tensor.ref, box).cpu().clone())
-            for tensor, boxes in held.items()
-            if tensor.kind is kind
-            for box in boxes
-        )
+        with self._streams.lane(CONTROL):
+            return tuple(
+                Piece(tensor.ref, box, self._store.read(unit, tensor.ref, box).cpu().clone())
+                for tensor, boxes in held.items()
+                if tensor.kind is kind
+                for box in boxes
+            )
 
     def status(self) -> Status:
         """Bytes in use and the peak since the last call."""
@@ -185,3 +185,11 @@ class NativeEndpoint:
         )
         self._memory.reset_peak()
         return status
+
+    def _fill(self, emu: Emu, shards: Shards) -> None:
+        self._store.open(emu.unit, shards)
+        for tensor, boxes in shards.items():
+            for box in boxes:
+                view = self._store.write(emu.unit, tensor.ref, box)
+                view.copy_(self._weights.read(tensor, box)) if tensor.kind is Kind.PARAMETER else view.zero_()
+                self._store.land(emu.unit, tensor.ref, box)

@@ -139,7 +139,7 @@ def test_call_that_is_not_answered_by_its_deadline_has_failed_and_others_are_tol
     told = Queue[Event]()
     completions = Completions(told.put)
     completions.start()
-    endless = ray.remote(num_cpus=0)(time.sleep).remote(600)
+    endless = ray.remote(num_cpus=0)(lambda: time.sleep(600)).remote()
     completions.add(endless, "d0.0", "quiesce e1", deadline_s=0.2)
     assert told.get(timeout=60) == OpFailed(endpoint="d0.0", op="quiesce e1", error="it has not answered within 0.2 s")
     completions.add(call(crew.actors["d4.0"], Lane.COMPUTE, "quiesce", 2), "d4.0", "quiesce e2", deadline_s=60.0)
