@@ -14,7 +14,8 @@ class Lane(StrEnum):
     """Which thread of an actor runs a call."""
 
     COMPUTE = "compute"
-    """Stage programs; only the loop submits to it, all ranks of an operation in one block."""
+    """Stage programs; only the loop submits to it, all ranks of an operation in one block. While the loop is held at
+    a boundary the controller asks here for its end (`quiesce`): whatever was submitted before has ended then."""
     TRANSFER = "transfer"
     """Installing, moving and hashing state; only the controller submits to it."""
     CONTROL = "control"

@@ -73,6 +73,12 @@ class RayPorts:
         for endpoint in _endpoints(units):
             self._submit(endpoint, Lane.TRANSFER, "seed", units, dict(self._config.states))
 
+    def quiesce(self, epoch: int, emus: Iterable[Emu], deadline_s: float) -> None:
+        for endpoint in _endpoints(tuple(emus)):
+            # In the lane that computes: it is answered when all that was submitted before has ended.
+            quiesced = call(self._workers[endpoint], Lane.COMPUTE, "quiesce", epoch)
+            self._completions.add(quiesced, endpoint, f"quiesce e{epoch}", deadline_s=deadline_s)
+
     def release(self, release: Release) -> None:
         self._on_release(release)
 

@@ -16,6 +16,7 @@ from nereus.control.events import (
     DigestsTaken,
     Installed,
     OpCompleted,
+    Quiesced,
     Seeded,
     Settled,
     StateRead,
@@ -81,6 +82,9 @@ class Worker:
 
     def restore(self, epoch: int, folder: Path, emus: tuple[Emu, ...], states: dict[str, StateSpec]) -> StateRead:
         return self._endpoint.restore(epoch, folder, emus, states)
+
+    def quiesce(self, epoch: int) -> Quiesced:
+        return self._endpoint.quiesce(epoch)
 
     def install(self, program: Program) -> Installed:
         return self._endpoint.install(program)

@@ -223,15 +223,15 @@ METRICS: tuple[Described, ...] = (
         "Cost model",
         "summary",
         "nereus_cost_transition_predicted_seconds",
-        "What was predicted for the transitions that were decided on.",
-        _one(lambda s: (s.tallies.predicted, s.tallies.predicted_s)),
+        "What was predicted for the transitions that were carried out, scripted ones included.",
+        _one(lambda s: (s.tallies.transitions, s.tallies.predicted_s)),
     ),
     Described(
         "Cost model",
         "summary",
         "nereus_cost_transition_measured_seconds",
         "What the same transitions came to: the ratio of the sums is the bias of the prediction.",
-        _one(lambda s: (s.tallies.predicted, s.tallies.predicted_measured_s)),
+        _one(lambda s: (s.tallies.transitions, s.tallies.transition_s)),
     ),
     *CHECKPOINT_METRICS,
     Described(

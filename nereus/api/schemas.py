@@ -143,13 +143,13 @@ class TransitionOut(Schema):
     seconds: float | None
     """Set-up, movement and commit."""
     predicted_seconds: float | None
-    """What was predicted for `seconds`; null where nothing was."""
+    """What was predicted for `seconds` before it began."""
     setup_seconds: float | None
     """Part of `seconds`: making communicators."""
     digest_seconds: float | None
     """Proving that no state was lost; not part of `seconds`."""
     stall_seconds: float | None
-    """How long the loop waited: `seconds` and `digest_seconds`."""
+    """How long the loop waited: `seconds`, `digest_seconds`, and until what changes had come to rest."""
     moved_bytes: int
     """Between endpoints."""
     peak_bytes: int

@@ -201,13 +201,11 @@ def transition_line(event: TransitionRecord) -> str:
     primitives = ", ".join(f"{count} {name}" for name, count in event.primitives.items()) or "no primitive"
     pool = [f"joined {list(event.joined)}" if event.joined else "", f"left {list(event.left)}" if event.left else ""]
     changes = "; ".join([primitives, *(text for text in pool if text)])
-    predicted = outcome["l_tran_predicted_s"]
-    foretold = "" if predicted is None else f", predicted {predicted:.3f} s"
     streamed = f" in {outcome['streams']} streams" if outcome["streams"] else ""
     return (
         f"transition to epoch {event.epoch} after step {event.step}: {changes}; "
         f"{outcome['bytes_moved'] / MIB:.2f} MiB moved in {outcome['seconds']:.3f} s "
-        f"(set-up {outcome['setup_s']:.3f} s{foretold}){streamed}; "
+        f"(set-up {outcome['setup_s']:.3f} s, predicted {outcome['l_tran_predicted_s']:.3f} s){streamed}; "
         f"{'digests equal' if outcome['digest_equal'] else 'DIGESTS DIFFER'}"
     )
 
@@ -223,6 +221,27 @@ def summary_lines(summary: Summary) -> list[str]:
         f"prompts: {summary.samples_seen} used, {summary.samples_repeated} repeated, {summary.samples_skipped} skipped",
         f"peak device memory: {peak['measured'] / MIB:.1f} MiB measured, {peak['predicted'] / MIB:.1f} MiB predicted",
         f"lateness of the emulated devices: {summary.lateness:.1%}",
+        *transition_table(summary),
+    ]
+
+
+def transition_table(summary: Summary) -> list[str]:
+    """What each transition was predicted to take, and what it took; nothing without one."""
+    if summary.l_tran_error["all"] is None:
+        return []
+    rows = [
+        f"{each['epoch']:>5}  {each['step']:>10}  {each['bytes_moved'] / MIB:>9.1f}  {each['l_tran_predicted_s']:>11.3f}  "
+        f"{each['seconds']:>6.3f}  {each['l_tran_predicted_s'] / each['seconds'] - 1:>+5.0%}"
+        for each in summary.transitions
+        if each["seconds"] > 0
+    ]
+    late = summary.l_tran_error["after_three"]
+    error = f"median error of the predicted seconds: {summary.l_tran_error['all']:.0%}"
+    return [
+        "",
+        "epoch  after step  moved MiB  predicted s  took s  error",
+        *rows,
+        error if late is None else f"{error}, from the fourth transition on {late:.0%}",
     ]
 
 

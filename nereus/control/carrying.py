@@ -1,6 +1,6 @@
 """One transition on its way, as a value: what has happened, what is waited for, and what to ask for next.
 
-    digest before -> install -> move, as predecessors end -> digest after == before -> held Destroys -> bind
+    quiesce -> digest before -> install -> move, as predecessors end -> digest after == before -> held Destroys -> bind
 
 Nothing is committed before the digests agree. `advance` takes one fact; what belongs to another transition, or comes a
 second time, changes nothing.
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import NamedTuple
 
-from nereus.control.effects import BindUnits, Effect, InstallPrograms, RunOp, TakeDigests
-from nereus.control.events import Committed, DigestsTaken, Event, Installed, OpCompleted
+from nereus.control.effects import BindUnits, Effect, InstallPrograms, QuiesceUnits, RunOp, TakeDigests
+from nereus.control.events import Committed, DigestsTaken, Event, Installed, OpCompleted, Quiesced
 from nereus.emu.digest import BoxDigest, Digest, unit_digests
 from nereus.emu.unit import Emu
 from nereus.errors import DigestMismatch
@@ -22,17 +23,22 @@ from nereus.layout.layout import UNSHARDED
 from nereus.transition.collectives import GroupKey
 from nereus.transition.ops import Op, Program, Transition
 
+QUIESCE_DEADLINE_S = 120.0
+"""Until which an endpoint has to have ended what it computes: twice the time-out of a collective, since one that waits for a
+peer that is gone fails by then. Shorter, a slow update would end transitions; longer, a hung one holds the loop."""
+
 
 class Leg(IntEnum):
     """How far a transition has come."""
 
-    DIGEST_BEFORE = 0
-    INSTALL = 1
-    MOVE = 2
-    DIGEST_AFTER = 3
-    HELD = 4
-    BIND = 5
-    DONE = 6
+    QUIESCE = 0
+    DIGEST_BEFORE = 1
+    INSTALL = 2
+    MOVE = 3
+    DIGEST_AFTER = 4
+    HELD = 5
+    BIND = 6
+    DONE = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +71,21 @@ class Tally:
     peak_bytes: int = 0
 
 
+class Span(NamedTuple):
+    """An operation in time, as the controller sees it."""
+
+    began_s: float
+    """When the first member took it up: a member that is asked may have others before it in its lane."""
+    ended_s: float
+    """When the last member had told of its end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carrying:
     """A transition between two facts."""
 
     task: Task
-    leg: Leg = Leg.DIGEST_BEFORE
+    leg: Leg = Leg.QUIESCE
     waiting: frozenset[EndpointId] = frozenset()
     """Endpoints that have not answered yet; for operations, see `running`."""
     running: Mapping[str, frozenset[EndpointId]] = field(default_factory=dict)
@@ -86,6 +101,8 @@ class Carrying:
     tally: Tally = field(default_factory=Tally)
     began_s: tuple[float, ...] = ()
     """When each leg began."""
+    times: Mapping[str, Span] = field(default_factory=dict)
+    """When each operation began and ended on the members that have answered."""
 
     def seconds(self, first: Leg, last: Leg) -> float:
         """Wall seconds from the begin of a leg to the begin of a later one."""
@@ -96,8 +113,8 @@ Step = tuple[Carrying, tuple[Effect, ...]]
 
 
 def begin(task: Task, now_s: float, proof: Mapping[str, Digest] | None = None) -> Step:
-    """Start a transition: hash what stands. `proof` has the digests of model-stages that are known already."""
-    return _enter(Carrying(task=task, proof=proof or {}), Leg.DIGEST_BEFORE, now_s)
+    """Start a transition: what it changes comes to rest. `proof` has the digests of model-stages that are known already."""
+    return _enter(Carrying(task=task, proof=proof or {}), Leg.QUIESCE, now_s)
 
 
 def advance(carrying: Carrying, event: Event, states: Mapping[str, StateSpec], now_s: float) -> Step:
@@ -110,6 +127,9 @@ def advance(carrying: Carrying, event: Event, states: Mapping[str, StateSpec], n
             hashed = replace(carrying, boxes=(*carrying.boxes, *event.digests))
             answered = _answered(hashed, event.endpoint)
             return (answered, ()) if answered.waiting else _proved(answered, states, now_s)
+        case Quiesced(epoch=task.epoch, endpoint=who), Leg.QUIESCE if who in carrying.waiting:
+            answered = _answered(carrying, event.endpoint)
+            return (answered, ()) if answered.waiting else _enter(answered, Leg.DIGEST_BEFORE, now_s)
         case Installed(epoch=task.epoch, endpoint=who), Leg.INSTALL if who in carrying.waiting:
             tally = replace(
                 tally,
@@ -121,7 +141,10 @@ def advance(carrying: Carrying, event: Event, states: Mapping[str, StateSpec], n
             return (answered, ()) if answered.waiting else _enter(answered, Leg.MOVE, now_s)
         case OpCompleted(op=op, endpoint=who), Leg.MOVE | Leg.HELD if who in carrying.running.get(op, ()):
             tally = replace(tally, bytes_moved=tally.bytes_moved + event.bytes_received)
-            return _op_done(replace(carrying, tally=tally), op, event.endpoint, now_s)
+            began_s = now_s - event.seconds
+            span = Span(min(began_s, carrying.times[op].began_s) if op in carrying.times else began_s, now_s)
+            times = {**carrying.times, op: span}
+            return _op_done(replace(carrying, tally=tally, times=times), op, event.endpoint, now_s)
         case Committed(epoch=task.epoch, endpoint=who), Leg.BIND if who in carrying.waiting:
             tally = replace(tally, peak_bytes=max(tally.peak_bytes, event.peak_bytes))
             answered = _answered(replace(carrying, tally=tally), event.endpoint)
@@ -134,13 +157,15 @@ def awaits(carrying: Carrying, call: str, endpoint: EndpointId) -> bool:
     if carrying.leg in (Leg.MOVE, Leg.HELD):
         return endpoint in carrying.running.get(call, ())
     epoch = carrying.task.epoch
-    verbs = {Leg.INSTALL: f"install e{epoch}", Leg.BIND: f"bind e{epoch}"}
+    verbs = {Leg.QUIESCE: f"quiesce e{epoch}", Leg.INSTALL: f"install e{epoch}", Leg.BIND: f"bind e{epoch}"}
     return endpoint in carrying.waiting and call == verbs.get(carrying.leg, f"digest {_tag(carrying.task, carrying.leg)}")
 
 
 def again(carrying: Carrying) -> tuple[Effect, ...]:
     """What the present leg has asked for, to be asked again after a restart."""
     task, leg = carrying.task, carrying.leg
+    if leg is Leg.QUIESCE:
+        return (QuiesceUnits(epoch=task.epoch, emus=task.before, deadline_s=QUIESCE_DEADLINE_S),)
     if leg in (Leg.DIGEST_BEFORE, Leg.DIGEST_AFTER):
         emus = task.before if leg is Leg.DIGEST_BEFORE else task.transition.result
         return (TakeDigests(tag=_tag(task, leg), emus=emus),)
@@ -160,8 +185,8 @@ def _enter(carrying: Carrying, leg: Leg, now_s: float) -> Step:
         return (started, effects) if started.running else _enter(started, Leg(leg + 1), now_s)
     if leg is Leg.DONE:
         return at, ()
-    if leg in (Leg.DIGEST_BEFORE, Leg.DIGEST_AFTER):
-        emus = task.before if leg is Leg.DIGEST_BEFORE else task.transition.result
+    if leg in (Leg.QUIESCE, Leg.DIGEST_BEFORE, Leg.DIGEST_AFTER):
+        emus = task.transition.result if leg is Leg.DIGEST_AFTER else task.before
         waiting = frozenset(endpoint for emu in emus for endpoint in emu.endpoints)
     else:
         waiting = frozenset(task.endpoints)

@@ -43,6 +43,17 @@ class SeedUnits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuiesceUnits:
+    """Let the endpoints of these units end what they compute -> Quiesced; the others are not asked."""
+
+    epoch: int
+    """Of the transition that needs it."""
+    emus: tuple[Emu, ...]
+    deadline_s: float
+    """Seconds; who has not ended by then has failed -> OpFailed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstallPrograms:
     """Make communicators and keep operations -> Installed."""
 
@@ -260,6 +271,7 @@ Effect = (
     SpawnDevices
     | RetireEndpoints
     | SeedUnits
+    | QuiesceUnits
     | InstallPrograms
     | RunOp
     | AbortOps

@@ -54,6 +54,14 @@ class Seeded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quiesced:
+    """An endpoint computes nothing any more: accesses, collectives and updates that were in flight have ended."""
+
+    endpoint: EndpointId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
     """An endpoint has its program: communicators made, memory checked, nothing moved."""
 
@@ -80,7 +88,7 @@ class OpFailed:
 
     endpoint: EndpointId
     op: str
-    """The operation, or the verb and what it was for: "install e3", "digest e3.after", "bind e3", "save s1", "seed"."""
+    """The operation, or the verb and what it was for: "quiesce e3", "install e3", "bind e3", "save s1", "seed" and so on."""
     error: str
 
 
@@ -242,6 +250,7 @@ Event = (
     | DeviceReady
     | DeviceFailed
     | Seeded
+    | Quiesced
     | Installed
     | OpCompleted
     | OpFailed

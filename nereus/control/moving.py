@@ -17,12 +17,14 @@ from nereus.control.phases import Admitted, Joining, Paused, Steady, Stopped, Tr
 from nereus.control.programs import programs, weight_sync
 from nereus.control.script import targets
 from nereus.control.state import Canary, JobState, Result
+from nereus.control.taken import Taken
 from nereus.emu.plan import Plan, StagePlan
 from nereus.emu.unit import Emu
 from nereus.errors import LayoutError
-from nereus.policy.proposal import transition_to
+from nereus.policy.proposal import expected, transition_to
 from nereus.policy.triggers import Trigger
 from nereus.spec.plan import ScriptedTransition
+from nereus.transition.learning import as_json
 from nereus.transition.ops import Transition
 
 HOUR_S = 3600.0
@@ -71,6 +73,7 @@ def begin(
     future = replace(state, plan=Plan(epoch, {**state.plan.stages, **changed}), emus={**state.emus, **made})
     before = tuple(emu for name in changed for emu in state.emus[name])
     carrying, effects = begin_carrying(task_of(future, transition, before), now_s)
+    l_tran_s = expected(state.snapshot, transition).seconds if l_tran_s is None else l_tran_s
     phase = Transitioning(carrying=carrying, reason=reason, changed=dict(changed), l_tran_s=l_tran_s, urgent=urgent)
     return replace(state, phase=phase, last_epoch=epoch), effects
 
@@ -101,21 +104,21 @@ def in_force(state: JobState, moving: Transitioning, carrying: Carrying) -> JobS
     task = carrying.task
     plan = Plan(task.epoch, {**state.plan.stages, **moving.changed})
     emus = {name: tuple(emu for emu in task.bound if emu.stage == name) for name in state.emus}
-    after = replace(state, phase=Steady(), plan=plan, emus=emus)
+    after = replace(state, phase=Steady(), plan=plan, emus=emus, groups=task.keep)
     return replace(after, sync_members=weight_sync(after).members)
 
 
 def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Result:
     """The new plan is in force, and the loop goes on."""
     task, after = carrying.task, in_force(state, moving, carrying)
+    taken = Taken.of(state, carrying)
     idle = [d for d in state.leaving if d in state.endpoint_of and d not in after.plan.devices]
     left = tuple(sorted({*idle, *moving.leaving}))
-    seconds = carrying.seconds(Leg.INSTALL, Leg.DIGEST_AFTER) + carrying.seconds(Leg.HELD, Leg.DONE)
     after = replace(
         after,
         endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in left},
         leaving={d: s for d, s in state.leaving.items() if d not in left},
-        links=state.links if moving.l_tran_s is None else state.links.corrected(moving.l_tran_s, seconds),
+        moved=taken.learnt,
         num_regroups=0,
         previous=state.plan.stages,
         committed_s=_within_the_hour((*state.committed_s, carrying.began_s[-1])),
@@ -131,9 +134,12 @@ def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Res
         plan=after.plan,
         outcome={
             **asdict(carrying.tally),
-            "seconds": seconds,
+            "seconds": taken.seconds,
+            "quiesce_s": carrying.seconds(Leg.QUIESCE, Leg.DIGEST_BEFORE),
             "digest_s": carrying.seconds(Leg.DIGEST_BEFORE, Leg.INSTALL) + carrying.seconds(Leg.DIGEST_AFTER, Leg.HELD),
             "l_tran_predicted_s": moving.l_tran_s,
+            "ops": taken.ops,
+            "rates": as_json(taken.learnt.rates),
             "streams": sum(op.stream is not None for op in task.transition.ops),
             "digest_equal": True,
         },

@@ -152,7 +152,7 @@ class Transitioning:
     reason: str
     changed: Mapping[str, StagePlan]
     l_tran_s: float | None
-    """Predicted seconds; None for a scripted transition."""
+    """Predicted seconds; None for one that only leads back to whole units."""
     joined: tuple[DeviceId, ...] = ()
     leaving: tuple[DeviceId, ...] = ()
     """Devices that a script ends after it."""

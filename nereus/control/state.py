@@ -19,7 +19,9 @@ from nereus.policy.proposal import Snapshot
 from nereus.policy.triggers import Reference
 from nereus.spec.plan import ScriptedTransition
 from nereus.spec.policy import CheckpointRule, Policy
+from nereus.transition.collectives import GroupKey
 from nereus.transition.estimate import LinkRates
+from nereus.transition.learning import LearntLinks
 
 LOOKAHEAD_STEPS = 2
 """Steps for which memory is predicted: a plan that is asked for at this boundary is in place at the next one."""
@@ -43,6 +45,8 @@ class JobConfig:
     node_of: Mapping[DeviceId, int]
     prior: Pricing
     """What a plan costs, as far as it is known before the job runs."""
+    links: LinkRates = field(default_factory=LinkRates)
+    """How fast state moves, as far as it is known before anything moved."""
     num_steps: int | None = None
     """RL steps of the job, where it has an end: nothing can pay after it."""
     pool_is_live: bool = False
@@ -92,7 +96,10 @@ class JobState:
     horizons: Horizons = field(default_factory=Horizons)
     learnt: Pricing | None = None
     """The pricing once a step was measured."""
-    links: LinkRates = field(default_factory=LinkRates)
+    moved: LearntLinks | None = None
+    """How fast state moves, once a transition was measured."""
+    groups: frozenset[GroupKey] = frozenset()
+    """Communicators that stayed after the last commit, and are ready for the next transition."""
     cycle: int = 0
     """Replans so far."""
     request: ReplanRequested | None = None
@@ -163,6 +170,11 @@ class JobState:
         return self.learnt or self.config.prior.timed(min(self.flops.values(), default=None))
 
     @property
+    def links(self) -> LinkRates:
+        """How fast state moves, as learnt so far."""
+        return self.moved.rates if self.moved else self.config.links
+
+    @property
     def mean_tokens(self) -> float:
         """Mean response of the last step; before the first one, what the job expects of it."""
         if self.report is not None:
@@ -185,6 +197,7 @@ class JobState:
             pricing=pricing,
             lengths=pricing.lengths(self.mean_tokens, ahead),
             links=self.links,
+            ready=self.groups,
             bucket_bytes=config.policy.bucket,
         )
 

@@ -39,10 +39,12 @@ def fit(
     weights: Vector | None = None,
     least: Vector | None = None,
     common: Vector | None = None,
+    noise: float = NOISE,
 ) -> Fitted:
     """Factors (as logs) for which `predict(factors)` meets `measured`, held to prior +- spread and above `least` (logs).
 
-    `common`: spread of what factors have in common on top, so that they move together before they move apart.
+    `common`: spread of what factors have in common on top, so that they move together before they move apart. `noise`:
+    relative error of a measurement that is taken at face value.
     """
     from scipy.optimize import least_squares  # costs a quarter of a second, and a plan without measurements needs none
 
@@ -50,7 +52,7 @@ def fit(
     observed = np.log(measured)
 
     def residuals(log: Vector) -> Vector:
-        error = weight * (np.log(np.maximum(predict(np.exp(log)), 1e-30)) - observed) / NOISE
+        error = weight * (np.log(np.maximum(predict(np.exp(log)), 1e-30)) - observed) / noise
         soft = np.sign(error) * np.sqrt(2.0 * (np.sqrt(1.0 + error * error) - 1.0))
         return np.concatenate([soft, whiten @ (log - prior)])
 

@@ -18,8 +18,9 @@ from nereus.planner.pricing import Devices, Lengths, Pricing, Target
 from nereus.planner.seats import settled
 from nereus.policy.admission import Code
 from nereus.transition.arrange import arrange
+from nereus.transition.collectives import GroupKey
 from nereus.transition.dag import Change
-from nereus.transition.estimate import LinkRates, transition_seconds
+from nereus.transition.estimate import Estimate, LinkRates, estimated
 from nereus.transition.feasibility import MemoryCheck
 from nereus.transition.ops import Transition
 from nereus.transition.planning import planned
@@ -44,6 +45,8 @@ class Snapshot:
     links: LinkRates
     bucket_bytes: int
     """The most that moving state holds in buffers on a device each way."""
+    ready: frozenset[GroupKey] = frozenset()
+    """Communicators that need not be made for a transition."""
     pins: frozenset[str] = frozenset()
     """Model-stages whose stage plan stays as it is."""
     is_bound: bool = True
@@ -143,7 +146,7 @@ def proposal_of(snapshot: Snapshot, placed: Mapping[str, StagePlan], l_step_s: f
         transition, memory = transition_to(snapshot, changed, snapshot.plan.epoch + 1)
     except LayoutError as error:
         return proposal((Code.INFEASIBLE_ORDER, str(error)), 0.0, 0, None)
-    seconds = transition_seconds(transition, new_groups(transition), snapshot.links, snapshot.endpoint_nodes)
+    seconds = expected(snapshot, transition).seconds
     reason = (Code.INFEASIBLE_MEMORY, str(memory.violation)) if memory.violation else None
     return proposal(reason, seconds, max(memory.peak_bytes.values(), default=0), transition)
 
@@ -167,6 +170,12 @@ def transition_to(snapshot: Snapshot, changed: Mapping[str, StagePlan], epoch: i
     )
     standing = [emu for emus in snapshot.emus.values() for emu in emus]
     return planned(change, standing, snapshot.pricing.usable_bytes, snapshot.links)
+
+
+def expected(snapshot: Snapshot, transition: Transition) -> Estimate:
+    """What a transition from the units of the snapshot is predicted to take."""
+    groups = new_groups(transition, snapshot.ready)
+    return estimated(transition, groups, snapshot.links, snapshot.endpoint_nodes)
 
 
 def place(snapshot: Snapshot, plan: StagePlan, seats: Sequence[DeviceId] | None = None) -> StagePlan:

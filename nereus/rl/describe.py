@@ -12,6 +12,11 @@ from nereus.layout.dense import state_spec
 from nereus.planner.native import NativePricing
 from nereus.spec.job import Job
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE
+from nereus.transition.estimate import LinkRates
+
+EMULATED = LinkRates(op_s=0.05, release_s=0.02, base_s=0.15, host_bytes_s=0.8e9, host_copy_bytes_s=0.4e9)
+"""Devices that are emulated share the cores of one machine: on two of them eight endpoints together send 0.8 GB/s and cut
+0.4 GB/s, with other work beside them. What each transition takes corrects that."""
 
 
 def describe(job: Job) -> JobConfig:
@@ -39,6 +44,7 @@ def config_of(job: Job, states: Mapping[str, StateSpec]) -> JobConfig:
         num_kv_heads=job.model.num_kv_heads,
         node_of={device: job.cluster.node_of(device) for device in range(job.cluster.num_devices)},
         prior=NativePricing.of(job, states, ACTOR_GENERATION),
+        links=EMULATED if job.cluster.device.kind == "cpu" else LinkRates(),
         num_steps=job.steps,
         pool_is_live=job.availability is not None,
         checkpoint=job.checkpoint,

@@ -1,6 +1,7 @@
 """All that one native worker process owns, without Ray: shards, communicators, the executor and the stage programs.
 
-    transfer lane: seed, install, run_op, digest, save, restore    compute lane: compute    control lane: bind, read, status
+    transfer lane: seed, install, run_op, digest, save, restore      compute lane: compute, quiesce
+    control lane:  bind, read, status
 
 A call for a unit that is not bound in the caller's epoch is refused, so that nothing left over from before a transition can
 touch the units after it.
@@ -14,7 +15,16 @@ from pathlib import Path
 
 import torch
 
-from nereus.control.events import Committed, DigestsTaken, Installed, OpCompleted, Settled, StateRead, StateWritten
+from nereus.control.events import (
+    Committed,
+    DigestsTaken,
+    Installed,
+    OpCompleted,
+    Quiesced,
+    Settled,
+    StateRead,
+    StateWritten,
+)
 from nereus.emu.groups import RankGroups, rank_groups
 from nereus.emu.unit import Emu
 from nereus.errors import StaleUnitError
@@ -29,13 +39,18 @@ from nereus.rl.view import UnitView
 from nereus.rl.weights import WeightSource
 from nereus.runtime.checkpoints import load
 from nereus.spec.model import ModelShape
-from nereus.transition.collectives import GroupKey
+from nereus.transition.collectives import COMPUTE, TRANSFER, GroupKey
 from nereus.transition.ops import Program
 from nereus.transport.checkpoint import read_units, write_share
 from nereus.transport.communicators import Communicators
 from nereus.transport.executor import Executor
 from nereus.transport.memory import DeviceMemory
+from nereus.transport.ports import Shards
 from nereus.transport.store import UnitStore
+from nereus.transport.streams import Streams
+
+CONTROL = "control"
+"""The lane that binds and reads: it has no communicator, and on a GPU a stream like the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +89,9 @@ class NativeEndpoint:
         self._endpoint, self._device, self._memory = endpoint, device, memory
         self._shape, self._weights, self._communicators = shape, weights, communicators
         self._pacer = Pacer(speed)
-        self._store = UnitStore(device, memory)
-        self._executor = Executor(self._store, communicators, memory, endpoint)
+        self._streams = Streams(device)
+        self._store = UnitStore(device, memory, self._streams)
+        self._executor = Executor(self._store, communicators, memory, endpoint, self._streams)
         self._transients = Transients()
         self._completed: dict[str, OpCompleted] = {}
         self._written: StateWritten | None = None
@@ -84,16 +100,15 @@ class NativeEndpoint:
 
     def seed(self, emus: Iterable[Emu], states: dict[str, StateSpec]) -> None:
         """Open newborn units with the job's first weights, zero moments and zero counters."""
-        for emu in emus:
-            if self._endpoint not in emu.endpoints or emu.unit in self._store.catalog():
-                continue
-            shards = states[emu.stage].shards(emu.layout, emu.rank_of(self._endpoint), emu.optimizer)
-            self._store.open(emu.unit, shards)
-            for tensor, boxes in shards.items():
-                for box in boxes:
-                    view = self._store.write(emu.unit, tensor.ref, box)
-                    view.copy_(self._weights.read(tensor, box)) if tensor.kind is Kind.PARAMETER else view.zero_()
-                    self._store.land(emu.unit, tensor.ref, box)
+        with self._streams.lane(TRANSFER):
+            for emu in emus:
+                if self._endpoint in emu.endpoints and emu.unit not in self._store.catalog():
+                    self._fill(emu, states[emu.stage].shards(emu.layout, emu.rank_of(self._endpoint), emu.optimizer))
+
+    def quiesce(self, epoch: int) -> Quiesced:
+        """Nothing computes here any more. Called in the compute lane, after all that was submitted to it before."""
+        self._streams.wait(COMPUTE)
+        return Quiesced(endpoint=self._endpoint, epoch=epoch)
 
     def save(self, tag: str, folder: Path, emus: Iterable[Emu], states: dict[str, StateSpec]) -> StateWritten:
         """Write this endpoint's share of a checkpoint into an unfinished folder; asked again, it answers as before."""
@@ -180,19 +195,20 @@ class NativeEndpoint:
             pacer=self._pacer,
             torch_device=self._device,
         )
-        with self._pacer.run():
+        with self._streams.lane(COMPUTE), self._pacer.run():
             result = run(view, request, self._transients)
         return Answer(self._endpoint, result, self._pacer.report)
 
     def read(self, unit: UnitId, kind: Kind) -> tuple[Piece, ...]:
         """Copies of what this endpoint holds of a unit, one kind of state."""
         held = self._store.catalog()[unit]
-        return tuple(
-            Piece(tensor.ref, box, self._store.read(unit, tensor.ref, box).cpu().clone())
-            for tensor, boxes in held.items()
-            if tensor.kind is kind
-            for box in boxes
-        )
+        with self._streams.lane(CONTROL):
+            return tuple(
+                Piece(tensor.ref, box, self._store.read(unit, tensor.ref, box).cpu().clone())
+                for tensor, boxes in held.items()
+                if tensor.kind is kind
+                for box in boxes
+            )
 
     def status(self) -> Status:
         """Bytes in use and the peak since the last call."""
@@ -204,3 +220,11 @@ class NativeEndpoint:
         )
         self._memory.reset_peak()
         return status
+
+    def _fill(self, emu: Emu, shards: Shards) -> None:
+        self._store.open(emu.unit, shards)
+        for tensor, boxes in shards.items():
+            for box in boxes:
+                view = self._store.write(emu.unit, tensor.ref, box)
+                view.copy_(self._weights.read(tensor, box)) if tensor.kind is Kind.PARAMETER else view.zero_()
+                self._store.land(emu.unit, tensor.ref, box)

@@ -17,6 +17,7 @@ from nereus.control.effects import (
     InstallPrograms,
     News,
     Publish,
+    QuiesceUnits,
     ReleaseBoundary,
     RequestPlan,
     RestoreState,
@@ -79,6 +80,8 @@ class Driver:
                 job.retire(effect.endpoints)
             case SeedUnits():
                 job.seed(effect.emus)
+            case QuiesceUnits():
+                job.quiesce(effect.epoch, effect.emus, effect.deadline_s)
             case InstallPrograms():
                 endpoints.install(effect.programs)
             case RunOp():

@@ -57,6 +57,12 @@ class JobPort(Protocol):
     def seed(self, emus: Iterable[Emu]) -> None:
         """Fill the newborn units of a job that begins with its first state -> Seeded of each endpoint."""
 
+    def quiesce(self, epoch: int, emus: Iterable[Emu], deadline_s: float) -> None:
+        """Let the endpoints of these units end what they compute -> Quiesced of each, or OpFailed at the deadline.
+
+        Nobody else is asked, or waits. A loop that is held at a boundary computes nothing: all answer at once.
+        """
+
     def release(self, release: Release) -> None:
         """Let the loop go on from the boundary at which it waits."""
 

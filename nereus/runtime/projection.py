@@ -227,7 +227,7 @@ class Projection:
         seconds, predicted, stall = (
             outcome["seconds"],
             outcome["l_tran_predicted_s"],
-            outcome["seconds"] + outcome["digest_s"],
+            outcome["quiesce_s"] + outcome["seconds"] + outcome["digest_s"],
         )
         tallies.transitions += 1
         tallies.primitives.update(record.primitives)
@@ -235,10 +235,7 @@ class Projection:
         tallies.stall_s += stall
         tallies.setup_s += outcome["setup_s"]
         tallies.bytes_moved += outcome["bytes_moved"]
-        if predicted is not None:
-            tallies.predicted += 1
-            tallies.predicted_s += predicted
-            tallies.predicted_measured_s += seconds
+        tallies.predicted_s += predicted
         self.transition_peak_bytes = outcome["peak_bytes"]
         self._transitions.append(
             {

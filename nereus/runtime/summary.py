@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import CanaryRead, Decision, Interrupted, News, Started, TransitionRecord, Waited
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
+
+NUM_LEARNING = 3
+"""Transitions whose errors are shown apart: rates of links are declared before the first, and learnt from each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,8 @@ class Summary:
     reward_last: float
     transitions: list[dict[str, Any]]
     """step, primitives, bytes_moved, seconds, digest_equal, and what else was measured."""
+    l_tran_error: dict[str, float | None]
+    """|predicted / seconds - 1|, the median: `all` transitions, and those `after_three`; None where there is none."""
     interrupted: list[dict[str, Any]]
     """Transitions that ended before their commit: step, epoch, reason, end."""
     canaries: list[dict[str, Any]]
@@ -68,6 +74,7 @@ def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Cal
         reward_first=reports[0].reward,
         reward_last=reports[-1].reward,
         transitions=[_transition(change) for change in changes],
+        l_tran_error=l_tran_error([change.outcome for change in changes]),
         interrupted=[
             {"step": e.step, "epoch": e.epoch, "reason": e.reason, "end": e.end}
             for e in events
@@ -90,6 +97,13 @@ def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Cal
             next(e.plan for e in reversed(events) if isinstance(e, Started | TransitionRecord | Interrupted | Restored))
         ),
     )
+
+
+def l_tran_error(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """How far the predicted seconds of transitions were from the measured ones, in their order: two medians."""
+    errors = [abs(each["l_tran_predicted_s"] / each["seconds"] - 1) for each in outcomes if each["seconds"] > 0]
+    late = errors[NUM_LEARNING:]
+    return {"all": median(errors) if errors else None, "after_three": median(late) if late else None}
 
 
 def plan_dict(plan: Plan) -> dict[str, dict[str, Any]]:

@@ -44,7 +44,4 @@ class Tallies:
     setup_s: float = 0.0
     bytes_moved: int = 0
     predicted_s: float = 0.0
-    """Of those transitions that were predicted."""
-    predicted_measured_s: float = 0.0
-    """What the predicted ones came to."""
-    predicted: int = 0
+    """What was predicted for `transition_s`."""

@@ -81,10 +81,10 @@ class Adaptive:
         self.ledger.spend(began, self._facts.now_s, Cause.PAUSED, "no plan fits")
         ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self.choose)
         config = config_of(scenario.outline, scenario.models, scenario.states, first, scenario.policy, scenario.checkpoint)
-        state = JobState(config=config, step=self._step, links=scenario.links)
+        state = JobState(config=replace(config, links=scenario.links), step=self._step)
         if self._driver_state is not None:
             old = self._driver_state
-            state = replace(state, learnt=old.learnt, horizons=old.horizons, links=old.links)
+            state = replace(state, learnt=old.learnt, horizons=old.horizons, moved=old.moved)
         self._driver = Driver(state, Ports(ports, ports, ports, ports), Unwritten(), self._facts.clock)
         self._ports, self._told, self._back = ports, 0, 0
         ports.starts_at_once = True

@@ -49,6 +49,7 @@ def links_of(outline: Outline) -> LinkRates:
         near_bytes_s=EXPECTED * min(kind.node_bytes_s for kind in rates),
         copy_bytes_s=EXPECTED * min(kind.memory_bytes_s for kind in rates) / 2,
         op_s=OP_S,
+        base_s=OP_S,
         bucket_s=OP_S,
         group_s=GROUP_S,
     )

@@ -23,6 +23,7 @@ from nereus.control.events import (
     Installed,
     OpCompleted,
     PlanReady,
+    Quiesced,
     Seeded,
     Settled,
     StateRead,
@@ -109,6 +110,11 @@ class SimPorts:
         """See JobPort."""
         for endpoint in sorted({endpoint for emu in emus for endpoint in emu.endpoints}):
             self._facts.post(0.0, Seeded(endpoint=endpoint))
+
+    def quiesce(self, epoch: int, emus: Iterable[Emu], deadline_s: float) -> None:
+        """See JobPort: the loop is held at a boundary, so nothing computes."""
+        for endpoint in sorted({endpoint for emu in emus for endpoint in emu.endpoints}):
+            self._facts.post(0.0, Quiesced(endpoint=endpoint, epoch=epoch))
 
     def release(self, release: Release) -> None:
         """See JobPort."""

@@ -13,9 +13,7 @@ from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import LayoutError
 from nereus.planner.outline_pricing import OutlinePricing
 from nereus.policy.admission import admit
-from nereus.policy.proposal import Proposal, Snapshot, propose, transition_to
-from nereus.transition.estimate import transition_seconds
-from nereus.transition.traffic import new_groups
+from nereus.policy.proposal import Proposal, Snapshot, expected, propose, transition_to
 
 FASTER = 1e-6
 """Share by which a plan must look faster for the core to look at its payback at all."""
@@ -74,7 +72,7 @@ class PerComponent:
             return None
         if memory.violation is not None:
             return None
-        return transition_seconds(transition, new_groups(transition), snapshot.links, snapshot.endpoint_nodes)
+        return expected(snapshot, transition).seconds
 
     def _joined(self, snapshot: Snapshot, best: Proposal, paying: dict[str, StagePlan]) -> Proposal | None:
         """What pays, together: if it can be carried out and fits. The whole step is not asked."""

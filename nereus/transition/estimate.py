@@ -2,23 +2,25 @@
 
 Set-up of communicators, then each operation as long as its busiest endpoint or uplink sends, receives and copies;
 operations on common endpoints follow each other in dispatch order (one transfer lane per device), those that share a node's
-uplink share its bandwidth, others run at the same time. An operation that was never measured costs what these rates say,
-never nothing.
+uplink share its bandwidth, others run at the same time. Devices that are emulated on one machine share its cores: all bytes
+together take at least what the machine needs for them. An operation that was never measured costs what these rates say,
+never nothing; `learning.py` corrects them by what was measured.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from nereus.layout.catalog import EndpointId
 from nereus.layout.moves import NodeOf
 from nereus.transition.collectives import GroupKey
-from nereus.transition.lanes import in_order
+from nereus.transition.lanes import Schedule, in_order
 from nereus.transition.ops import Op, Transition
 from nereus.transition.tasks import Task
-from nereus.transition.traffic import sent_bytes
+from nereus.transition.traffic import op_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class LinkRates:
     """Into fresh memory on one endpoint."""
     op_s: float = 0.08
     """Fixed seconds of an operation: submitting, waking, answering."""
+    release_s: float | None = None
+    """The same of an operation that only releases, which no peer and no memory is waited for; None: as of any."""
     bucket_s: float = 0.02
     """Until all members of a stream know that a bucket has landed."""
     near_bytes_s: float | None = None
@@ -39,13 +43,46 @@ class LinkRates:
     """Of a node, out and in each, all its endpoints together; None: never the bottleneck, as between emulated nodes."""
     group_s: float = 0.02
     """Seconds per member to make a communicator."""
-    scale: float = 1.0
-    """Measured over predicted, from the transitions so far."""
+    base_s: float = 0.08
+    """Fixed seconds of any transition: every endpoint is asked to install its program, and at the end to bind its units."""
+    host_bytes_s: float | None = None
+    """Sent by all endpoints together, where their devices are emulated on one machine; None: each has its own."""
+    host_copy_bytes_s: float | None = None
+    """Copied by all endpoints together on that machine."""
 
-    def corrected(self, predicted_s: float, measured_s: float) -> LinkRates:
-        """Rates after one more transition: half of the way to what was measured."""
-        ratio = min(max(measured_s / max(predicted_s, 1e-6), 0.2), 5.0)
-        return replace(self, scale=self.scale * (0.5 + 0.5 * ratio))
+    def fixed_s(self, op: Op) -> float:
+        """What an operation takes however little it moves."""
+        return self.op_s if self.release_s is None or not op.is_release else self.release_s
+
+
+class Load(NamedTuple):
+    """The bytes of one endpoint in an operation."""
+
+    copied: float = 0.0
+    near: float = 0.0
+    """Sent and received inside its node, where that is another link."""
+    wire: float = 0.0
+    """Sent and received otherwise."""
+
+    def seconds(self, rates: LinkRates) -> float:
+        """How long it takes."""
+        near = self.near / rates.near_bytes_s if rates.near_bytes_s else 0.0
+        return self.copied / rates.copy_bytes_s + near + self.wire / rates.wire_bytes_s
+
+
+class Estimate(NamedTuple):
+    """What a transition is predicted to take."""
+
+    setup_s: float
+    """The groups of the busiest endpoint."""
+    schedule: Schedule
+    """Of the operations, from the start of the first."""
+    tasks: list[Task]
+    """The operations, in dispatch order, the held ones last."""
+    moving_s: float
+    """All operations: their schedule, or what the machine that they share needs, if that is longer."""
+    seconds: float
+    """All of it."""
 
 
 def transition_seconds(
@@ -58,9 +95,27 @@ def transition_seconds(
 
     `node_of` tells which endpoints share a node; without it all do.
     """
-    setup = max((sum(rates.group_s * len(key.members) for key in keys) for keys in new_groups.values()), default=0.0)
-    tasks = tasks_of((*transition.moving, *transition.held), rates, node_of or {})
-    return rates.scale * (setup + in_order(tasks, [task.after for task in tasks]).seconds + rates.op_s)
+    return estimated(transition, new_groups, rates, node_of or {}).seconds
+
+
+def estimated(
+    transition: Transition,
+    new_groups: Mapping[EndpointId, tuple[GroupKey, ...]],
+    rates: LinkRates,
+    node_of: NodeOf,
+) -> Estimate:
+    """The same, in its parts."""
+    setup_s = rates.group_s * most_members(new_groups)
+    ops = (*transition.moving, *transition.held)
+    tasks = tasks_of(ops, rates, node_of)
+    schedule = in_order(tasks, [task.after for task in tasks])
+    moving_s = max(schedule.seconds, _host_seconds(ops, rates))
+    return Estimate(setup_s, schedule, tasks, moving_s, setup_s + moving_s + rates.base_s)
+
+
+def most_members(new_groups: Mapping[EndpointId, tuple[GroupKey, ...]]) -> int:
+    """Members of all groups that the endpoint with the most of them makes."""
+    return max((sum(len(key.members) for key in keys) for keys in new_groups.values()), default=0)
 
 
 def tasks_of(ops: Iterable[Op], rates: LinkRates, node_of: NodeOf) -> list[Task]:
@@ -82,21 +137,51 @@ def op_seconds(op: Op, rates: LinkRates, node_of: NodeOf | None = None) -> float
 
 def op_demand(op: Op, rates: LinkRates, node_of: NodeOf) -> tuple[float, dict[str, float]]:
     """Predicted seconds of one operation alone, and the share of each uplink that it takes meanwhile."""
-    busy: defaultdict[EndpointId, float] = defaultdict(float)
+    loads, uplinks = loads_of(op, rates, node_of)
+    moving = max((load.seconds(rates) for load in loads.values()), default=0.0)
+    if rates.uplink_bytes_s:
+        moving = max([moving, *(size / rates.uplink_bytes_s for size in uplinks.values())])
+    seconds = rates.fixed_s(op) + moving + rates.bucket_s * num_buckets(op)
+    shares = {link: size / (rates.uplink_bytes_s or 1.0) / seconds for link, size in uplinks.items()}
+    return seconds, shares
+
+
+def loads_of(op: Op, rates: LinkRates, node_of: NodeOf) -> tuple[dict[EndpointId, Load], dict[str, float]]:
+    """The bytes of each endpoint, and of each uplink where uplinks have a rate."""
+    copied, near, wire = (defaultdict[EndpointId, float](float) for _ in range(3))
     uplink: defaultdict[str, float] = defaultdict(float)
-    for move in op.copies:
-        busy[move.target.endpoint] += move.num_bytes / rates.copy_bytes_s
-    for (source, target), size in sent_bytes(op).items():
-        near = node_of.get(source) == node_of.get(target)
-        rate = rates.near_bytes_s if near and rates.near_bytes_s else rates.wire_bytes_s
-        busy[source] += size / rate
-        busy[target] += size / rate
-        if rates.uplink_bytes_s and not near:
+    for (source, target), size in op_bytes(op).items():
+        if source == target:
+            copied[source] += size
+            continue
+        is_near = node_of.get(source) == node_of.get(target)
+        link = near if is_near and rates.near_bytes_s else wire
+        link[source] += size
+        link[target] += size
+        if rates.uplink_bytes_s and not is_near:
             uplink[f"out of {node_of[source]}"] += size
             uplink[f"into {node_of[target]}"] += size
-    moving = max(busy.values(), default=0.0)
-    if rates.uplink_bytes_s:
-        moving = max([moving, *(size / rates.uplink_bytes_s for size in uplink.values())])
-    seconds = rates.op_s + moving + rates.bucket_s * (len(op.stream.buckets) if op.stream else 0)
-    shares = {link: size / (rates.uplink_bytes_s or 1.0) / seconds for link, size in uplink.items()}
-    return seconds, shares
+    busy = copied.keys() | near.keys() | wire.keys()
+    return {e: Load(copied.get(e, 0.0), near.get(e, 0.0), wire.get(e, 0.0)) for e in busy}, uplink
+
+
+def num_buckets(op: Op) -> int:
+    """Buckets of a stream; none where all is opened at once."""
+    return len(op.stream.buckets) if op.stream else 0
+
+
+def host_bytes(ops: Iterable[Op]) -> tuple[float, float]:
+    """Bytes that all endpoints together send, and copy."""
+    sent = copied = 0.0
+    for op in ops:
+        for (source, target), size in op_bytes(op).items():
+            sent, copied = (sent, copied + size) if source == target else (sent + size, copied)
+    return sent, copied
+
+
+def _host_seconds(ops: Iterable[Op], rates: LinkRates) -> float:
+    """What the machine that all endpoints share needs for their bytes, after the first operation's fixed part."""
+    if not rates.host_bytes_s or not rates.host_copy_bytes_s:
+        return 0.0
+    sent, copied = host_bytes(ops)
+    return rates.op_s + sent / rates.host_bytes_s + copied / rates.host_copy_bytes_s if sent or copied else 0.0

@@ -6,7 +6,7 @@ Read off the compiled operations, whatever they were compiled from; the lower bo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from nereus.emu.unit import Emu
 from nereus.layout.box import Box
@@ -29,11 +29,6 @@ def op_bytes(op: Op) -> Counter[tuple[EndpointId, EndpointId]]:
     for source, target, tensors, volume in _transfers(op):
         moved[source, target] += volume * tensors[0].item_bytes * len(tensors)
     return moved
-
-
-def sent_bytes(op: Op) -> dict[tuple[EndpointId, EndpointId], int]:
-    """Bytes that an operation sends from one endpoint to another."""
-    return {pair: size for pair, size in op_bytes(op).items() if pair[0] != pair[1]}
 
 
 def _transfers(op: Op) -> Iterator[tuple[EndpointId, EndpointId, Tensors, int]]:
@@ -74,11 +69,13 @@ def wire_bytes(op: Op) -> tuple[dict[EndpointId, tuple[int, int]], ...]:
     )
 
 
-def new_groups(transition: Transition) -> dict[EndpointId, tuple[GroupKey, ...]]:
-    """The communicators that each endpoint makes for the transition, taken as new."""
+def new_groups(transition: Transition, ready: Collection[GroupKey] = frozenset()) -> dict[EndpointId, tuple[GroupKey, ...]]:
+    """The communicators that each endpoint makes for the transition: those that it uses and that are not ready."""
     groups: defaultdict[EndpointId, set[GroupKey]] = defaultdict(set)
     for op in transition.ops:
         for key in op.groups:
+            if key in ready:
+                continue
             for endpoint in key.members:
                 groups[endpoint].add(key)
     return {endpoint: tuple(sorted(keys)) for endpoint, keys in groups.items()}

@@ -6,7 +6,7 @@
     bind(units): everything else is released
 
 Both ends of a message walk the same moves in the same order, so that contents line up without a header. It runs in any
-process on the thread of the transfer lane, over Gloo or NCCL alike.
+process on the thread of the transfer lane, over Gloo or NCCL alike; on a GPU its kernels have a stream of their own.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from nereus.transport.memory import DeviceMemory
 from nereus.transport.ports import Shards, ShardStore
 from nereus.transport.staging import Staging
 from nereus.transport.store import shards_bytes
+from nereus.transport.streams import Streams
 
 
 class Installation(NamedTuple):
@@ -63,8 +64,17 @@ class _Installed:
 class Executor:
     """The operations of one endpoint. One thread calls it; an abort reaches it through its communicators."""
 
-    def __init__(self, store: ShardStore, communicators: Communicators, memory: DeviceMemory, endpoint: EndpointId) -> None:
+    def __init__(
+        self,
+        store: ShardStore,
+        communicators: Communicators,
+        memory: DeviceMemory,
+        endpoint: EndpointId,
+        streams: Streams | None = None,
+    ) -> None:
+        """`streams` are those of the endpoint's lanes; none on a CPU."""
         self.endpoint = endpoint
+        self._streams = streams or Streams(communicators.device)
         self._store = store
         self._communicators = communicators
         self._memory = memory
@@ -108,9 +118,9 @@ class Executor:
         if installed is None:
             raise StaleUnitError(f"endpoint {self.endpoint}: operation {op_id} is not installed, or has run already")
         op = installed.op
-        received = self._stream(installed, op.stream) if op.stream else self._at_once(installed)
-        if self._communicators.device.type == "cuda":
-            torch.cuda.current_stream(self._communicators.device).synchronize()
+        with self._streams.lane(TRANSFER):
+            received = self._stream(installed, op.stream) if op.stream else self._at_once(installed)
+        self._streams.wait(TRANSFER)
         if not op.is_repeatable and op.stream is None:
             # A stream stays: where another member has yet to end it, all take part once more.
             del self._ops[op_id]
@@ -139,7 +149,8 @@ class Executor:
         for unit in units:
             if unit not in held:
                 raise StaleUnitError(f"endpoint {self.endpoint}: unit {unit} is not open here and has no digest")
-        return {unit: unit_digests(self._store, unit) for unit in units}
+        with self._streams.lane(TRANSFER):
+            return {unit: unit_digests(self._store, unit) for unit in units}
 
     def bind(self, keep_units: Set[UnitId], keep_groups: Set[GroupKey]) -> None:
         """Release all other units, drop all other groups, and forget operations on units that are gone. Idempotent."""

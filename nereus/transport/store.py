@@ -19,6 +19,7 @@ from nereus.layout.catalog import UnitId
 from nereus.layout.tensors import CanonicalTensor, Kind, TensorRef
 from nereus.transport.memory import DeviceMemory
 from nereus.transport.ports import NOTHING, Shards
+from nereus.transport.streams import Streams
 
 DTYPES: Mapping[str, torch.dtype] = {
     "float64": torch.float64,
@@ -73,9 +74,11 @@ class _Shard:
 class UnitStore:
     """A ShardStore in plain tensors. One lane moves shards; another may read complete units between movements."""
 
-    def __init__(self, device: torch.device, memory: DeviceMemory) -> None:
+    def __init__(self, device: torch.device, memory: DeviceMemory, streams: Streams | None = None) -> None:
+        """`streams` are those of the lanes that use its shards; none on a CPU."""
         self.device = device
         self._memory = memory
+        self._streams = streams or Streams(device)
         self._units: dict[UnitId, dict[TensorRef, _Shard]] = {}
 
     def catalog(self) -> Mapping[UnitId, Shards]:
@@ -145,6 +148,8 @@ class UnitStore:
         kept = {ref: shard for ref, shard in shards.items() if ref not in gone}
         others = [held for other, held in self._units.items() if other != unit]
         last = {ref: shard for ref, shard in gone.items() if not any(held.get(ref) is shard for held in others)}
+        for shard in last.values():
+            self._streams.released(shard.local)
         self._memory.free(_allocated_bytes(last), "units")
         if kept:
             self._units[unit] = kept

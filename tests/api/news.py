@@ -79,7 +79,7 @@ def decision(
     )
 
 
-def transition(epoch: int = 1, *, predicted_s: float | None = 1.0, joined: tuple[int, ...] = ()) -> TransitionRecord:
+def transition(epoch: int = 1, *, predicted_s: float = 1.0, joined: tuple[int, ...] = ()) -> TransitionRecord:
     """Moved in 1.5 s, proved in 0.25 s; 4096 bytes."""
     return TransitionRecord(
         step=1,
@@ -97,6 +97,7 @@ def transition(epoch: int = 1, *, predicted_s: float | None = 1.0, joined: tuple
             "streams": 0,
             "peak_bytes": 7 * MIB,
             "seconds": 1.5,
+            "quiesce_s": 0.5,
             "digest_s": 0.25,
             "l_tran_predicted_s": predicted_s,
             "digest_equal": True,

@@ -16,6 +16,7 @@ from nereus.control.effects import (
     Effect,
     InstallPrograms,
     Publish,
+    QuiesceUnits,
     ReleaseBoundary,
     RequestPlan,
     RestoreState,
@@ -39,6 +40,7 @@ from nereus.control.events import (
     JobStarted,
     OpCompleted,
     PlanReady,
+    Quiesced,
     Seeded,
     Settled,
     StateRead,
@@ -139,6 +141,9 @@ class Core:
             case SeedUnits():
                 for endpoint in endpoints(effect.emus):
                     yield Seeded(endpoint=endpoint)
+            case QuiesceUnits():
+                for endpoint in endpoints(effect.emus):
+                    yield Quiesced(endpoint=endpoint, epoch=effect.epoch)
             case TakeDigests():
                 yield from self._digests(effect)
             case RunOp():

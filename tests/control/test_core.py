@@ -7,10 +7,12 @@ from typing import Any, get_args
 
 import pytest
 
+from nereus.control.allowed import ALLOWED
 from nereus.control.core import _check_change
 from nereus.control.effects import (
     BindUnits,
     InstallPrograms,
+    QuiesceUnits,
     ReleaseBoundary,
     RequestPlan,
     RetireEndpoints,
@@ -31,11 +33,11 @@ from nereus.control.events import (
     OpFailed,
     PlanReady,
     PoolChanged,
+    Quiesced,
     ReplanRequested,
     StepLost,
 )
 from nereus.control.phases import (
-    ALLOWED,
     Admitted,
     Idle,
     Joining,
@@ -294,7 +296,7 @@ def test_admitted_plan_is_carried_out_at_the_next_boundary_and_the_loop_waits_fo
     core.post(with_proposals(answer, l_step_s=0.0, l_tran_s=0.1, infeasible=None))
     before = core.releases
     (effect,) = core.boundary()
-    assert isinstance(effect, TakeDigests)
+    assert isinstance(effect, QuiesceUnits)
     assert isinstance(core.state.phase, Transitioning)
     assert core.releases == before
     core.settle()
@@ -310,7 +312,7 @@ def test_plan_whose_pool_has_changed_before_the_boundary_is_replanned_and_not_ca
     assert isinstance(core.state.phase, Admitted)
     notice(core, 6, 7, at=9)
     kinds = [type(effect) for effect in core.boundary(12.0)]
-    assert TakeDigests not in kinds
+    assert QuiesceUnits not in kinds
     assert RequestPlan in kinds
     assert isinstance(core.state.phase, Planning)
     assert core.state.phase.usable == (0, 1, 2, 3, 4, 5)
@@ -353,6 +355,7 @@ def test_answer_to_an_older_request_is_ignored() -> None:
 
 STALE: tuple[Event, ...] = (
     OpCompleted(endpoint="d0.0", op="e0.0.Split", bytes_received=9, seconds=1.0),
+    Quiesced(endpoint="d0.0", epoch=0),
     Installed(endpoint="d0.0", epoch=0, setup_s=9.0, groups_made=9, groups_reused=9),
     Committed(endpoint="d0.0", epoch=0, peak_bytes=9),
     DigestsTaken(endpoint="d0.0", tag="e0.before", digests=()),
@@ -374,7 +377,7 @@ def test_fact_that_belongs_to_nothing_in_progress_changes_nothing(event: Event) 
         assert core.post(event) == ()
         assert core.state == before
         core.post(core.pending.pop(0))
-    assert len(seen) == 5
+    assert len(seen) == 6
     assert core.state.plan.epoch == 1
 
 
@@ -387,7 +390,7 @@ def test_fact_that_comes_twice_counts_once() -> None:
             event = core.pending.pop(0)
             for _ in range(times):
                 core.post(event)
-    for kind in (TakeDigests, InstallPrograms, RunOp, BindUnits, ReleaseBoundary):
+    for kind in (QuiesceUnits, TakeDigests, InstallPrograms, RunOp, BindUnits, ReleaseBoundary):
         assert len(once.asked(kind)) == len(twice.asked(kind))
     assert once.state.emus == twice.state.emus
 
@@ -435,7 +438,7 @@ def test_dry_run_decides_and_changes_nothing() -> None:
     assert isinstance(core.state.phase, Steady)
     assert core.state.plan.epoch == 0
     core.boundary()
-    assert not core.asked(TakeDigests)
+    assert not core.asked(QuiesceUnits)
 
 
 def test_dry_run_leaves_the_references_as_they_are() -> None:

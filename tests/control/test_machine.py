@@ -19,6 +19,7 @@ from nereus.control.effects import (
     BindUnits,
     Effect,
     InstallPrograms,
+    QuiesceUnits,
     ReleaseBoundary,
     RestoreState,
     RetireEndpoints,
@@ -41,6 +42,7 @@ from nereus.control.events import (
     OpFailed,
     PlanReady,
     PoolChanged,
+    Quiesced,
     ReplanRequested,
     StateRead,
     StateSealed,
@@ -73,7 +75,7 @@ ALL = frozenset(range(8))
 MORTAL = replace(adaptive_config(), pool_is_live=True, checkpoint=CheckpointRule(every_steps=1))
 """A job that saves its state at every quiet boundary, in a pool that may fall to zero and come back."""
 
-FACTS = (Installed, OpCompleted, DigestsTaken, Committed, PlanReady, StateWritten, StateSealed, StateRead)
+FACTS = (Quiesced, Installed, OpCompleted, DigestsTaken, Committed, PlanReady, StateWritten, StateSealed, StateRead)
 """Facts that name the call that they complete, and may therefore come twice or late."""
 
 
@@ -370,7 +372,12 @@ def under_way(moving: Transitioning) -> set[tuple[str, str]]:
     epoch = carrying.task.epoch
     if carrying.leg in (Leg.MOVE, Leg.HELD):
         return {(endpoint, op) for op, members in carrying.running.items() for endpoint in members}
-    call = {Leg.INSTALL: f"install e{epoch}", Leg.BIND: f"bind e{epoch}", Leg.DIGEST_BEFORE: f"digest e{epoch}.before"}
+    call = {
+        Leg.QUIESCE: f"quiesce e{epoch}",
+        Leg.INSTALL: f"install e{epoch}",
+        Leg.BIND: f"bind e{epoch}",
+        Leg.DIGEST_BEFORE: f"digest e{epoch}.before",
+    }
     return {(endpoint, call.get(carrying.leg, f"digest e{epoch}.after")) for endpoint in carrying.waiting}
 
 
@@ -379,6 +386,8 @@ def answers(fact: Event) -> str:
     match fact:
         case OpCompleted():
             return fact.op
+        case Quiesced():
+            return f"quiesce e{fact.epoch}"
         case Installed():
             return f"install e{fact.epoch}"
         case Committed():
@@ -399,7 +408,7 @@ def named(effect: Effect) -> set[str]:
             return {program.endpoint for program in effect.programs}
         case RunOp():
             return set(effect.op.members)
-        case TakeDigests():
+        case TakeDigests() | QuiesceUnits():
             return set(endpoints(effect.emus))
         case BindUnits() | AbortOps() | SaveState():
             return set(effect.endpoints)

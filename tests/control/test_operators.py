@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nereus.control.effects import AbortOps, Answered, Publish, ReleaseBoundary, RunOp, TakeDigests
+from nereus.control.effects import AbortOps, Answered, Publish, QuiesceUnits, ReleaseBoundary, RunOp
 from nereus.control.events import EndpointDied, OperatorAsked, PlanReady, PoolChanged, Verb
 from nereus.control.intact import is_reversible
 from nereus.control.phases import Admitted, Paused, Planning, Steady, Transitioning
@@ -66,7 +66,7 @@ def test_what_a_boundary_leads_to_comes_when_the_loop_is_let_go() -> None:
     core = steady(SCRIPT)
     ask(core, Verb.PAUSE)
     core.boundary()
-    assert not core.asked(TakeDigests)
+    assert not core.asked(QuiesceUnits)
     ask(core, Verb.RESUME)
     assert isinstance(core.state.phase, Transitioning)
     core.settle()
@@ -77,7 +77,7 @@ def test_plan_that_is_admitted_waits_with_the_loop() -> None:
     core = admitted(steady())
     ask(core, Verb.PAUSE)
     core.boundary(12.0)
-    assert not core.asked(TakeDigests)
+    assert not core.asked(QuiesceUnits)
     ask(core, Verb.RESUME)
     assert isinstance(core.state.phase, Transitioning)
 
@@ -122,7 +122,7 @@ def test_abort_drops_a_plan_that_is_admitted() -> None:
     assert ask(core, Verb.ABORT).done
     assert isinstance(core.state.phase, Steady)
     core.boundary(12.0)
-    assert not core.asked(TakeDigests)
+    assert not core.asked(QuiesceUnits)
 
 
 def test_abort_of_a_replan_makes_its_answer_stale() -> None:

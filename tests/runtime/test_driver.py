@@ -118,7 +118,7 @@ def test_device_that_comes_back_is_another_endpoint(make_loop: MakeLoop) -> None
 def test_joining_devices_start_before_the_transition_and_leaving_ones_end_after_its_commit(make_loop: MakeLoop) -> None:
     loop = make_loop()
     loop.run(2)
-    for step, first, last in ((3, "spawn", "bind"), (4, "digest", "retire")):
+    for step, first, last in ((3, "spawn", "bind"), (4, "quiesce", "retire")):
         began = len(verbs(loop))
         loop.boundary(step)
         assert (verbs(loop)[began], verbs(loop)[-1]) == (first, last)
@@ -157,7 +157,14 @@ def test_every_endpoint_installs_before_anything_moves_and_binds_at_the_end(make
     before = len(loop.world.log)
     loop.boundary(3)
     calls = [entry for entry in loop.world.log[before:] if isinstance(entry, Call)]
-    assert [call.verb for call in calls if call.verb != "run"] == ["spawn", "digest", *["install"] * 8, "digest", "bind"]
+    assert [call.verb for call in calls if call.verb != "run"] == [
+        "spawn",
+        "quiesce",
+        "digest",
+        *["install"] * 8,
+        "digest",
+        "bind",
+    ]
     installed = {call.about.endpoint: call.about for call in calls if isinstance(call.about, Program)}
     assert sorted(installed) == [f"d{device}.0" for device in range(8)]
     for op in (call.about for call in calls if isinstance(call.about, Op)):
@@ -180,7 +187,7 @@ def test_digests_are_taken_of_what_changes_before_and_of_all_new_units_after_and
         ("e1.before", first.emus[ACTOR_TRAINING]),
         ("e1.after", second.emus[ACTOR_TRAINING]),
     ]
-    assert verbs(loop, "install", "run", "seed", "spawn") == ["bind", "digest", "digest", "bind"]
+    assert verbs(loop, "install", "run", "seed", "spawn") == ["bind", "quiesce", "digest", "digest", "bind"]
 
 
 def test_held_destroys_run_after_the_proof_and_before_the_commit(make_loop: MakeLoop) -> None:
@@ -188,7 +195,7 @@ def test_held_destroys_run_after_the_proof_and_before_the_commit(make_loop: Make
     loop.run(3)
     began = len(verbs(loop, "install"))
     loop.boundary(4)
-    assert verbs(loop, "install")[began:] == ["digest", "digest", "run", "run", "run", "bind", "retire"]
+    assert verbs(loop, "install")[began:] == ["quiesce", "digest", "digest", "run", "run", "run", "bind", "retire"]
     assert records(loop)[-1].primitives == {"Destroy": 3}
 
 
@@ -214,7 +221,8 @@ def test_figures_of_a_record_are_those_of_the_worst_endpoint_or_add_up(make_loop
     assert outcome["setup_s"] == 6 * SETUP_S
     assert outcome["peak_bytes"] == 6 * PEAK_BYTES
     assert outcome["seconds"] > 0
-    assert outcome["l_tran_predicted_s"] is None
+    assert outcome["l_tran_predicted_s"] > 0
+    assert {op["id"]: op["bytes"] for op in outcome["ops"]} == {op.id: op.num_bytes for op in ops}
     groups = sum(len(endpoint.programs[-1].groups) for endpoint in loop.world.endpoints.values())
     assert outcome["groups_made"] + outcome["groups_reused"] == groups
 

@@ -117,9 +117,9 @@ def test_two_deaths_in_one_transition_are_survived_where_copies_are_left(tmp_pat
     for number in range(1, 60, 4):
         loop = make_loop(tmp_path, entry, number)
         loop.begin()
-        after_fact(loop, 14, lambda event, loop=loop: loop.world.kill("d3.0", "the first"))  # type: ignore[misc]
+        after_fact(loop, 18, lambda event, loop=loop: loop.world.kill("d3.0", "the first"))  # type: ignore[misc]
         seen = loop.after_event
-        at = loop.num_posted + 14 + number
+        at = loop.num_posted + 18 + number
 
         def look(event: Event, loop: Loop = loop, at: int = at, seen: Callable[[Event], None] = seen) -> None:
             seen(event)
@@ -169,6 +169,7 @@ def call_of(loop: Loop) -> tuple[EndpointId, str] | None:
         op, members = next(iter(sorted(carrying.running.items())))
         return sorted(members)[0], op
     verb = {
+        Leg.QUIESCE: f"quiesce e{epoch}",
         Leg.DIGEST_BEFORE: f"digest e{epoch}.before",
         Leg.INSTALL: f"install e{epoch}",
         Leg.DIGEST_AFTER: f"digest e{epoch}.after",

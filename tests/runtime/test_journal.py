@@ -169,6 +169,7 @@ def test_journal_is_one_file_in_wal_mode_that_others_can_read_while_it_is_writte
         "JobStarted",
         "DeviceReady",
         "Installed",
+        "Quiesced",
         "Seeded",
         "Committed",
         "BoundaryReached",

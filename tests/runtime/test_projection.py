@@ -118,7 +118,7 @@ DECISIONS = st.builds(
     l_tran_s=SECONDS,
     command=st.sampled_from([None, "a"]),
 )
-TRANSITIONS = st.builds(transition, st.integers(1, 9), predicted_s=st.none() | SECONDS)
+TRANSITIONS = st.builds(transition, st.integers(1, 9), predicted_s=SECONDS)
 NEWS = st.lists(st.one_of(st.builds(started), pools(), REPORTS, DECISIONS, TRANSITIONS), max_size=25)
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from nereus.cli.display import transition_table
 from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
 from nereus.policy.admission import Code, admit
 from nereus.policy.proposal import Proposal
-from nereus.runtime.summary import SampleCounts, plan_dict, summarize
+from nereus.runtime.summary import SampleCounts, l_tran_error, plan_dict, summarize
 from tests.builders import make_plan
 
 COUNTS = SampleCounts(seen=24, repeated=0, skipped=0)
@@ -24,11 +25,13 @@ OUTCOME = {
     "bytes_moved": 4096,
     "seconds": 1.5,
     "setup_s": 0.25,
+    "quiesce_s": 0.0625,
     "digest_s": 0.125,
     "groups_made": 5,
     "groups_reused": 2,
     "peak_bytes": 9000,
     "l_tran_predicted_s": 1.25,
+    "ops": [],
     "digest_equal": True,
 }
 
@@ -147,14 +150,37 @@ def test_transition_is_told_with_its_primitives_and_all_that_was_measured() -> N
             "bytes_moved": 4096,
             "seconds": 1.5,
             "setup_s": 0.25,
+            "quiesce_s": 0.0625,
             "digest_s": 0.125,
             "groups_made": 5,
             "groups_reused": 2,
             "peak_bytes": 9000,
             "l_tran_predicted_s": 1.25,
+            "ops": [],
             "digest_equal": True,
         }
     ]
+
+
+def outcomes(*pairs: tuple[float, float]) -> list[dict[str, float]]:
+    """Transitions of so many predicted and measured seconds."""
+    return [{"l_tran_predicted_s": predicted_s, "seconds": seconds} for predicted_s, seconds in pairs]
+
+
+def test_error_of_the_predicted_seconds_is_the_median_over_all_and_from_the_fourth_on() -> None:
+    """Errors of 1, 0.5, 1, then 0.25, 0 and 0.1."""
+    told = outcomes((2, 1), (0.5, 1), (4, 2), (1.25, 1), (2, 2), (0.9, 1))
+    assert l_tran_error(told) == {"all": pytest.approx(0.375), "after_three": pytest.approx(0.1)}
+    assert l_tran_error(told[:3]) == {"all": pytest.approx(1.0), "after_three": None}
+    assert l_tran_error([]) == {"all": None, "after_three": None}
+
+
+def test_table_of_a_run_has_what_was_predicted_beside_what_it_took() -> None:
+    lines = transition_table(summarize(EVENTS, COUNTS, predicted))
+    assert lines[1].split() == ["epoch", "after", "step", "moved", "MiB", "predicted", "s", "took", "s", "error"]
+    assert lines[2].split() == ["1", "2", "0.0", "1.250", "1.500", "-17%"]
+    assert lines[-1] == "median error of the predicted seconds: 17%"
+    assert transition_table(summarize(EVENTS[:3], COUNTS, predicted)) == []
 
 
 def test_rejected_candidates_are_told_with_their_payback_figures_and_admitted_ones_are_not() -> None:
@@ -186,6 +212,7 @@ def test_summary_of_a_run_has_the_promised_keys_and_is_json() -> None:
         "reward_first",
         "reward_last",
         "transitions",
+        "l_tran_error",
         "rejected",
         "samples_seen",
         "samples_repeated",

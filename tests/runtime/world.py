@@ -25,6 +25,7 @@ from nereus.control.events import (
     OpCompleted,
     OpFailed,
     PlanReady,
+    Quiesced,
     Seeded,
     Settled,
     StateRead,
@@ -311,6 +312,12 @@ class World:
             if self.endpoints.pop(endpoint, None) is not None:
                 self._births[int(endpoint[1:].partition(".")[0])] = int(endpoint.rpartition(".")[2]) + 1
 
+    def quiesce(self, epoch: int, emus: Iterable[Emu], deadline_s: float) -> None:
+        asked = tuple(emus)
+        self.log.append(Call("quiesce", asked))
+        for endpoint in _endpoints(asked):
+            self._answer(endpoint, "quiesce", fact=Quiesced(endpoint=endpoint, epoch=epoch))
+
     def release(self, release: Release) -> None:
         assert self.released is None, "the loop is released twice from one boundary"
         self.released = release
@@ -484,6 +491,8 @@ def _called(fact: Event, where: str) -> str:
     match fact:
         case OpCompleted():
             return fact.op
+        case Quiesced():
+            return f"quiesce e{fact.epoch}"
         case Installed():
             return f"install e{fact.epoch}"
         case Committed():
