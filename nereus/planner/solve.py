@@ -27,6 +27,9 @@ CEILINGS = (1.025, 1.06, 1.2, float("inf"))
 COARSE_ROWS = 20_000
 """From so many rows on, a coarse grid of device counts is searched first; below, two searches cost more than one saves."""
 
+BESIDE_ROWS = 2_000
+"""From so many rows on, those beside generation are bounded before the frontier; below, that takes longer than it saves."""
+
 MOST_BESIDE = 50_000
 """Pairs of a generation row and another one that are bounded together: more take longer than the rows dropped would."""
 
@@ -89,7 +92,7 @@ class _Search:
         """Search the plans below the bound, of which every row has to be below it too, in these overlap sets."""
         overlaps = [self.overlaps[at] for at in sorted(roots, key=lambda at: (roots[at], at))]
         alive = [table.take(self._row_bounds(budget, overlaps, i) < self.best.bound) for i, table in enumerate(rows)]
-        if self.problem.asynchronous and all(len(table) for table in alive):
+        if self.problem.asynchronous and all(map(len, alive)) and sum(map(len, alive)) >= BESIDE_ROWS:
             alive = self._beside_generation(alive, overlaps)
         if not all(len(table) for table in alive):
             return

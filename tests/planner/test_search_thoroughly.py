@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nereus.planner import solve as solving
 from nereus.planner.solve import solve
 from tests.planner.checking import assert_holds
 from tests.planner.exhaustive import brute_force_plans
@@ -21,6 +22,17 @@ def test_search_equals_brute_force(top: int, first: int) -> None:
         assert report.relaxed_not_placed == 0
         for solution in found:
             assert_holds(problem, solution)
+
+
+def test_steps_for_large_tables_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coarse grid first, and rows that are bounded beside generation: here for tables of any size."""
+    monkeypatch.setattr(solving, "COARSE_ROWS", 0)
+    monkeypatch.setattr(solving, "BESIDE_ROWS", 0)
+    problems = [problem for problem in map(random_problem, range(160)) if problem.asynchronous]
+    assert len(problems) > 16
+    for problem in problems:
+        expected = [seconds for seconds, _ in brute_force_plans(problem, 1)]
+        assert [s.step_seconds for s in solve(problem)[0]] == expected
 
 
 def test_random_problems_are_of_all_sorts() -> None:
