@@ -42,7 +42,7 @@ epoch, boundary, release, commit, lane, slot, T_sub, digest, counted box, pace, 
 move, ledger, trigger, signal, reference value, crossing, horizon, cycle, snapshot, proposal, admission, verdict, payback,
 urgent, opportunistic, L_step, L_tran, headroom, event, effect, phase, core, driver, head, journal, replay, news, projection,
 port, pool, availability trace, notice, family, movement, fused, stream, bucket, message, wave, workflow, holder,
-overlap graph, window, active, truth, response surface, condition, drift, straggler
+overlap graph, window, active, truth, response surface, condition, drift, straggler, checkpoint, share, bare
 """
 """What the glossary must define, however it is sorted."""
 
