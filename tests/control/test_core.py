@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from nereus.control.allowed import ALLOWED
 from nereus.control.core import _check_change
 from nereus.control.effects import (
     BindUnits,
@@ -35,7 +36,6 @@ from nereus.control.events import (
     StepLost,
 )
 from nereus.control.phases import (
-    ALLOWED,
     Admitted,
     Idle,
     Joining,
