@@ -13,7 +13,7 @@ from nereus.emu.plan import Plan
 from nereus.policy.admission import Code, admit
 from nereus.policy.proposal import Proposal
 from nereus.runtime.summary import SampleCounts, plan_dict, summarize
-from tests.api.news import restored, saved, started, step
+from tests.api.news import restored, saved
 from tests.builders import make_plan
 
 COUNTS = SampleCounts(seen=24, repeated=0, skipped=0)
@@ -197,8 +197,9 @@ def test_run_without_a_step_has_no_summary() -> None:
 
 
 def test_steps_behind_a_checkpoint_that_the_job_went_back_to_count_once() -> None:
-    again = [step(3, reward=0.75), step(4, reward=0.875)]
-    news = [started(), step(1), step(2), saved(2), step(3), step(4), restored(2, repeated_steps=2), *again]
+    first = [step(number, 0.5, 0.0, 1.0, d0=1) for number in (1, 2)]
+    lost, again = ([step(number, reward, 0.0, 1.0, d0=1) for number in (3, 4)] for reward in (0.125, 0.875))
+    news = [Started(plan=FIRST), *first, saved(2), *lost, restored(2, repeated_steps=2), *again]
     summary = summarize(news, COUNTS, lambda plan, number: number)
     assert (summary.steps, summary.reward_last) == (4, 0.875)
     assert [entry["repeated_steps"] for entry in summary.restored] == [2]
