@@ -21,7 +21,9 @@ from nereus import errors
 from nereus.cli.app import app
 from nereus.cli.display import event_dict
 from nereus.control.allowed import ALLOWED
+from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import Decision, DevicesChanged, News, Publish, Started, TransitionRecord
+from nereus.control.events import StepLost
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import NereusError
@@ -30,6 +32,7 @@ from nereus.policy.admission import Code
 from nereus.policy.horizon import EMA_WEIGHT
 from nereus.runtime.summary import SampleCounts, Summary, plan_dict, summarize
 from nereus.spec.declared import Declared
+from nereus.spec.policy import CheckpointRule
 from tests.control.harness import Core, report
 from tests.runtime.loop import adaptive_config, scripted_config
 
@@ -42,7 +45,7 @@ epoch, boundary, release, commit, lane, slot, T_sub, digest, counted box, pace, 
 move, ledger, trigger, signal, reference value, crossing, horizon, cycle, snapshot, proposal, admission, verdict, payback,
 urgent, opportunistic, L_step, L_tran, headroom, event, effect, phase, core, driver, head, journal, replay, news, projection,
 port, pool, availability trace, notice, family, movement, fused, stream, bucket, message, wave, workflow, holder,
-overlap graph, window, active, truth, response surface, condition, drift, straggler
+overlap graph, window, active, truth, response surface, condition, drift, straggler, checkpoint, share, bare
 """
 """What the glossary must define, however it is sorted."""
 
@@ -149,12 +152,17 @@ def test_glossary_defines_no_word_twice() -> None:
 
 
 def news() -> Iterator[News]:
-    """What two short runs tell: one by script, one that decides and admits nothing."""
+    """What three short runs tell: one by script, one that decides and admits nothing, one that goes back to a checkpoint."""
     scripted, adaptive = Core(scripted_config()).start(range(6)), Core(adaptive_config(gamma=0.0)).start(range(4))
-    for core in (scripted, adaptive):
+    saving = Core(replace(adaptive_config(), checkpoint=CheckpointRule(every_steps=1))).start(range(4))
+    for core in (scripted, adaptive, saving):
         for tokens in (6.0, 12.0):
             yield replace(report(core.state, core.state.step + 1, tokens), peak_bytes={"d0.0": 1})
             core.boundary(tokens)
+            core.settle()
+        if core is saving:
+            for endpoint in sorted(core.state.endpoint_of.values()):
+                core.post(StepLost(endpoint=endpoint, during="a step"))
             core.settle()
         yield from (effect.news for effect in core.effects if isinstance(effect, Publish))
 
@@ -167,17 +175,21 @@ def events(kind: type[News]) -> list[dict[str, Any]]:
 
 
 def test_summary_document_has_every_key_of_the_summary() -> None:
-    told = [event for event in news() if isinstance(event, Started | StepReport | Decision | TransitionRecord)]
+    told = [
+        event for event in news() if isinstance(event, Started | StepReport | Decision | TransitionRecord | Saved | Restored)
+    ]
     told.sort(key=lambda event: not isinstance(event, Started))
     summary = summarize(told, SampleCounts(seen=1, repeated=0, skipped=0), lambda plan, step: 0)
-    entries = [key for entry in (*summary.transitions, *summary.rejected) for key in entry]
+    told_of = (*summary.transitions, *summary.rejected, *summary.saved, *summary.restored)
+    entries = [key for entry in told_of for key in entry]
     assert summary.transitions
     assert summary.rejected
+    assert summary.restored
     keys = {*(field.name for field in fields(Summary)), *entries}
     assert sorted(key for key in keys if key not in first_cells(text("summary.md"))) == []
 
 
-@pytest.mark.parametrize("kind", [Started, StepReport, DevicesChanged, Decision, TransitionRecord])
+@pytest.mark.parametrize("kind", [Started, StepReport, DevicesChanged, Decision, TransitionRecord, Saved, Restored])
 def test_summary_document_has_every_key_of_an_event(kind: type[News]) -> None:
     document = section(text("summary.md"), "events.jsonl")
     (name,) = {event["event"] for event in events(kind)}

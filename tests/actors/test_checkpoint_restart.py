@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from nereus.cli.resume import checkpoint_to_resume
 from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import Waited
 from nereus.runtime.checkpoints import load, sealed, verify
 from tests.actors import journals
-from tests.actors.equality import Record, assert_equal, differences
+from tests.actors.equality import Record, assert_equal, differences, furthest, relative
 from tests.actors.jobs import GENERATION, REFERENCE, TINY, TRAINING, Run, make_job, run, stage
 from tests.actors.killing import Killer, killing, the_head
 from tests.actors.processes import named
@@ -148,3 +149,33 @@ def test_checkpoints_on_disk_are_whole_and_the_last_two(sole: Came) -> None:
     assert [load(path).step for path in paths] == [STEPS - 2, STEPS]
     assert all(verify(path) > 0 for path in paths)
     assert sorted(path.name for path in paths[0].parent.iterdir()) == sorted(path.name for path in paths)
+
+
+def test_another_run_goes_on_from_a_checkpoint_under_another_plan(
+    sole: Came, tmp_path: Path, record_property: Record
+) -> None:
+    plan = {
+        GENERATION: stage(1, 1, 2, "0-1", 8),
+        REFERENCE: stage(2, 1, 1, "0-1", 4),
+        TRAINING: stage(1, 2, 1, "0-1", 2),
+    }
+    job = make_job(SOLE, name="resumed", plan=plan, rollouts={"source": "recorded", "path": str(sole.rollouts)})
+    checkpoint = checkpoint_to_resume(job, sealed(sole.run.folder / "checkpoints")[0])
+    found = run(job, tmp_path / "run", checkpoint=checkpoint)
+    assert [report.step for report in found.steps] == [STEPS - 1, STEPS]
+    (restored,) = [news for news in found.events if isinstance(news, Restored)]
+    assert {name: (s.layout.tp, s.layout.pp, s.dp) for name, s in restored.plan.stages.items()} == {
+        name: (choice["tp"], choice["pp"], choice["dp"]) for name, choice in plan.items()
+    }
+    expected = train(job, sole.rollouts)
+    losses = expected.step_losses(job.grpo.updates_per_step)[-2:]
+    assert_equal(
+        {
+            "loss": relative(found.losses, losses),
+            "kl": relative([step.kl for step in found.steps], expected.step_kls(job.grpo.updates_per_step)[-2:]),
+            "grad_norm": relative(found.grad_norms, expected.step_grad_norms(job.grpo.updates_per_step)[-2:]),
+            "parameters": furthest(found.parameters, expected.parameters),
+        },
+        record_property,
+    )
+    assert (found.summary.samples_seen, found.summary.samples_repeated) == (STEPS * 4, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
@@ -27,6 +28,25 @@ def started() -> Started:
 
 def pool(step: int, ready: Mapping[int, str], leaving: Mapping[int, int] | None = None) -> DevicesChanged:
     return DevicesChanged(step=step, ready=ready, leaving=leaving or {})
+
+
+def saved(step: int, folder: str | None = "/checkpoints/000001-step-2", error: str = "") -> Saved:
+    """A checkpoint of 4 MiB that the loop stood half a second for."""
+    return Saved(step=step, reason="one is due", folder=folder, num_bytes=4 * MIB, seconds=0.5, error=error)
+
+
+def restored(step: int, repeated_steps: int, epoch: int = 3) -> Restored:
+    """A return that read 6 MiB in a second and a half."""
+    return Restored(
+        step=step,
+        epoch=epoch,
+        folder="/checkpoints/000001-step-2",
+        reason="no intact copy is left",
+        repeated_steps=repeated_steps,
+        num_bytes=6 * MIB,
+        seconds=1.5,
+        plan=plan(epoch, "tp1 dp2"),
+    )
 
 
 def step(number: int, **changes: Any) -> StepReport:

@@ -106,7 +106,16 @@ def test_served_description_has_every_route_and_problems_for_errors(api: Api) ->
     assert set(served["paths"]) == {
         *(
             f"/api/v1/{name}"
-            for name in ("plan", "steps/latest", "decisions", "transitions", "devices", "replans", "commands")
+            for name in (
+                "plan",
+                "steps/latest",
+                "checkpoints/latest",
+                "decisions",
+                "transitions",
+                "devices",
+                "replans",
+                "commands",
+            )
         ),
         "/api/v1/replans/{id}",
         "/api/v1/commands/{id}",

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from nereus.policy.admission import Code
-from tests.api.news import MIB, decision, step, transition
+from tests.api.news import MIB, decision, restored, saved, step, transition
 from tests.api.served import Api
 
 
@@ -131,6 +131,17 @@ def test_young_job_has_empty_lists_and_no_plan(young: Api) -> None:
         assert young.get(f"/api/v1/{name}").body == {"items": [], "next_cursor": None}
     assert young.get("/api/v1/plan").status == 503
     assert young.get("/api/v1/steps/latest").status == 404
+    assert young.get("/api/v1/checkpoints/latest").status == 404
+
+
+def test_latest_checkpoint_says_where_it_is_and_when_the_job_went_back(api: Api) -> None:
+    api.tell(saved(2), saved(4, folder=None, error="no space is left"))
+    found = api.get("/api/v1/checkpoints/latest").body
+    assert (found["step"], found["folder"], found["size_bytes"]) == (2, "/checkpoints/000001-step-2", 4 * MIB)
+    assert found["restored_after_step"] is None
+    api.tell(restored(2, repeated_steps=3))
+    assert api.get("/api/v1/checkpoints/latest").body == {**found, "restored_after_step": 5}
+    assert api.get("/api/v1/plan").body["epoch"] == 3
 
 
 def test_reading_asks_the_controller_for_nothing(api: Api) -> None:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereus.api.schemas import DecisionOut, DeviceOut, PlanOut, Schema, StepOut, TransitionOut
-from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
+from nereus.api.schemas import CheckpointOut, DecisionOut, DeviceOut, PlanOut, Schema, StepOut, TransitionOut
+from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord, Waited
 from nereus.control.report import StepReport
 from nereus.policy.admission import Code
 from nereus.runtime.projection import Projection, View
-from tests.api.news import STORY, decision, plan, pool, started, step, transition
+from tests.api.news import MIB, STORY, decision, plan, pool, restored, saved, started, step, transition
 
 ALL = 10**6
 
@@ -182,3 +182,22 @@ def test_story_told_in_parts_is_the_same_story() -> None:
         parts.devices(None, 1), parts.decisions(None, 1), parts.plan_view()
     assert whole.tallies == parts.tallies
     assert whole.decisions(None, ALL) == parts.decisions(None, ALL)
+
+
+def test_checkpoints_returns_and_waits_add_up() -> None:
+    projection = folded(
+        [started(), step(1), step(2), saved(2), step(3), saved(3, None, "no space"), Waited(step=3, seconds=8.0)]
+    )
+    projection.fold(restored(2, repeated_steps=1))
+    tallies, view = projection.tallies, projection.plan_view()
+    assert (tallies.saves, tallies.failed_saves, tallies.save_s, tallies.saved_bytes) == (1, 1, 1.0, 4 * MIB)
+    assert (tallies.restores, tallies.restore_s, tallies.repeated_steps, tallies.waited_s) == (1, 1.5, 1, 8.0)
+    assert view is not None
+    assert (view["epoch"], view["since_step"]) == (3, 2)
+
+
+def test_job_that_goes_on_from_another_run_has_a_checkpoint_that_it_did_not_write() -> None:
+    found = folded([restored(2, repeated_steps=0)]).checkpoint_view()
+    assert found is not None
+    assert (found["step"], found["seconds"], found["size_bytes"], found["restored_after_step"]) == (2, None, 6 * MIB, 2)
+    CheckpointOut(**found)

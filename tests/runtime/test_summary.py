@@ -14,6 +14,7 @@ from nereus.emu.plan import Plan
 from nereus.policy.admission import Code, admit
 from nereus.policy.proposal import Proposal
 from nereus.runtime.summary import SampleCounts, l_tran_error, plan_dict, summarize
+from tests.api.news import restored, saved
 from tests.builders import make_plan
 
 COUNTS = SampleCounts(seen=24, repeated=0, skipped=0)
@@ -227,3 +228,15 @@ def test_summary_of_a_run_has_the_promised_keys_and_is_json() -> None:
 def test_run_without_a_step_has_no_summary() -> None:
     with pytest.raises(ValueError, match="without a step"):
         summarize([Started(plan=FIRST)], COUNTS, predicted)
+
+
+def test_steps_behind_a_checkpoint_that_the_job_went_back_to_count_once() -> None:
+    first = [step(number, 0.5, 0.0, 1.0, d0=1) for number in (1, 2)]
+    lost, again = ([step(number, reward, 0.0, 1.0, d0=1) for number in (3, 4)] for reward in (0.125, 0.875))
+    news = [Started(plan=FIRST), *first, saved(2), *lost, restored(2, repeated_steps=2), *again]
+    summary = summarize(news, COUNTS, lambda plan, number: number)
+    assert (summary.steps, summary.reward_last) == (4, 0.875)
+    assert [entry["repeated_steps"] for entry in summary.restored] == [2]
+    assert [(entry["step"], entry["folder"]) for entry in summary.saved] == [(2, "/checkpoints/000001-step-2")]
+    assert summary.final_plan["actor_training"]["dp"] == 2
+    json.dumps(summary.as_dict())
