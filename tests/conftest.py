@@ -59,6 +59,7 @@ THOROUGH = (
     "runtime/test_checkpoints.py",
     "runtime/test_driver.py",
     "runtime/test_early_ends.py",
+    "runtime/test_estimate_benchmark.py",
     "runtime/test_first_light.py",
     "runtime/test_journal.py",
     "runtime/test_replay.py",

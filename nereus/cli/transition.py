@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from nereus.spec.plan_file import Admitted, PlanFile, read_plans
 from nereus.spec.reading import read_data
 from nereus.spec.sizes import parse_bytes
 from nereus.spec.stages import role_of
+from nereus.transition.estimate import LinkRates
 from nereus.transition.ops import BUCKET_BYTES, Op
 from nereus.transition.summary import Link, Question, Summary, summarize_transition
 
@@ -69,6 +70,7 @@ class Subject:
     devices_per_node: int = DEVICES_PER_NODE
     usable_bytes: float = float("inf")
     bucket_bytes: int = BUCKET_BYTES
+    rates: LinkRates = field(default_factory=LinkRates)
 
     @property
     def num_parameters(self) -> int:
@@ -95,6 +97,7 @@ def show_transition(path: Path, before: Path, after: Path, options: Options, *, 
             usable_bytes=memory or subject.usable_bytes,
             bucket_bytes=bucket or subject.bucket_bytes,
             keep_order=options.keep_order,
+            rates=subject.rates,
         )
     )
     if as_json:
@@ -117,7 +120,8 @@ def _of_job(job: Job) -> Subject:
     from nereus.rl.describe import describe
 
     memory = job.cluster.device.memory
-    states = describe(job).states
+    config = describe(job)
+    states = config.states
     return Subject(
         name=job.name,
         dtype=job.dtype,
@@ -126,6 +130,7 @@ def _of_job(job: Job) -> Subject:
         devices_per_node=job.cluster.devices_per_node,
         usable_bytes=float("inf") if memory is None else memory * (1 - job.policy.headroom),
         bucket_bytes=job.policy.bucket,
+        rates=config.links,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nereus.control.script import first_plan
 from nereus.control.state import JobConfig
@@ -33,6 +34,12 @@ def describe(job: Job) -> JobConfig:
     )
 
 
+def _links(job: Job) -> LinkRates:
+    """What the job file says of its links; the rest by the kind of its devices."""
+    usual = EMULATED if job.cluster.device.kind == "cpu" else LinkRates()
+    return replace(usual, **job.cluster.links.model_dump(exclude_none=True))
+
+
 def config_of(job: Job, states: Mapping[str, StateSpec]) -> JobConfig:
     """A job whose model-stages have this logical state."""
     return JobConfig(
@@ -44,7 +51,7 @@ def config_of(job: Job, states: Mapping[str, StateSpec]) -> JobConfig:
         num_kv_heads=job.model.num_kv_heads,
         node_of={device: job.cluster.node_of(device) for device in range(job.cluster.num_devices)},
         prior=NativePricing.of(job, states, ACTOR_GENERATION),
-        links=EMULATED if job.cluster.device.kind == "cpu" else LinkRates(),
+        links=_links(job),
         num_steps=job.steps,
         pool_is_live=job.availability is not None,
         checkpoint=job.checkpoint,

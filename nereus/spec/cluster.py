@@ -8,6 +8,7 @@ from pydantic import Discriminator, Field, Tag
 
 from nereus.spec.declared import Declared, Real, Whole
 from nereus.spec.devices import MAX_DEVICES_PER_NODE, MAX_NODES
+from nereus.spec.links import Links
 from nereus.spec.sizes import Bytes
 
 
@@ -54,6 +55,8 @@ class Cluster(Declared):
     """Devices of each node."""
     device: Device
     """What each device is."""
+    links: Links = Field(default_factory=Links)
+    """How fast state moves between them before any was moved: declared, or learnt by an earlier run."""
 
     @property
     def num_devices(self) -> int:

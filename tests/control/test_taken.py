@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nereus.control.effects import RunOp
@@ -100,3 +102,12 @@ def test_next_estimate_is_nearer_to_what_the_same_transition_took_before() -> No
     assert len(errors) == 8
     assert max(errors[-2:]) < 0.3 < min(errors[:1])
     assert core.state.links != core.state.config.links == EMULATED
+
+
+def test_rates_that_a_run_has_learnt_are_the_next_one_s_declaration() -> None:
+    core, _ = carried_out(SHRINKS)
+    rates = core.records[0].outcome["rates"]
+    cluster = {"nodes": 2, "devices_per_node": 4, "device": {"kind": "cpu", "memory": "1MiB"}, "links": rates}
+    assert scripted_config(cluster=cluster).links == core.state.links != EMULATED
+    some = {**cluster, "links": {"wire_bytes_s": 1e9}}
+    assert scripted_config(cluster=some).links == replace(EMULATED, wire_bytes_s=1e9)

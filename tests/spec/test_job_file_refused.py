@@ -63,6 +63,8 @@ WRONG_FIELDS = [
     ("cluster.device.speed", 1.5, "it must be at most 1"),
     ("cluster.device.memory", "64 parsecs", "a size such as 64MiB"),
     ("cluster.device.memory", 0, "it must be at least 1"),
+    ("cluster.links", {"wire_bytes_s": 0}, "wire_bytes_s: 0 is not allowed; it must be above 0"),
+    ("cluster.links", {"wire_bytes": 1e9}, "no such field, did you mean wire_bytes_s?"),
     ("cluster.nodes", 10**30, "it must be at most 1024"),
     ("grpo", {"updates_per_step": 5}, "5 is not allowed; it must divide the global batch of 24 (4 prompts x 6 samples)"),
     ("rollouts", {"source": "recorded"}, "source recorded needs the path"),

@@ -144,7 +144,7 @@ def test_estimate_is_what_lanes_take_that_keep_the_order_of_dispatch(seed: int) 
     instance, (_, transition) = generated(seed), ANSWERS[seed]
     if transition is not None:
         node_of = instance.change.node_of
-        predicted = transition_seconds(transition, {}, RATES, node_of) - RATES.op_s
+        predicted = transition_seconds(transition, {}, RATES, node_of) - RATES.base_s
         assert predicted == pytest.approx(lane_seconds(transition, instance.change))
 
 

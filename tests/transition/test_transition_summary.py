@@ -166,7 +166,7 @@ def test_transition_that_cannot_fit_says_which_device_is_too_small(
 
 
 def test_seconds_are_set_up_and_the_longest_chain() -> None:
-    rates = LinkRates(wire_bytes_s=1e6, op_s=1.0, group_s=0.25)
+    rates = LinkRates(wire_bytes_s=1e6, op_s=1.0, group_s=0.25, base_s=1.0)
     summary = ask(make_plan("dp1"), make_plan("dp2"), rates=rates)
     assert summary.seconds == pytest.approx(2 * 0.25 + 1.0 + size_of(SMALL) / 1e6 + 1.0)
 

@@ -8,6 +8,7 @@ made before anything moves, so their set-up is no part of an operation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -27,9 +28,10 @@ from tests.transition.scenarios import always
 from tests.transition.test_worked_examples import ACTOR, CRITIC, FIGURE_6, REWARD, SHRUNK, SIXTEEN
 
 NODES = {endpoint: (device - 1) // 8 for endpoint, device in DEVICE_OF.items()}
-RATES = LinkRates(wire_bytes_s=25e9, near_bytes_s=200e9, uplink_bytes_s=100e9, copy_bytes_s=1e12, op_s=0.005, group_s=0.002)
 GB = 10**9
 COMMIT_S = OP_S = 0.005
+WIDE = LinkRates(wire_bytes_s=25e9, near_bytes_s=200e9, copy_bytes_s=1e12, op_s=OP_S, base_s=COMMIT_S, group_s=0.002)
+RATES = replace(WIDE, uplink_bytes_s=100e9)
 
 
 def sized(gigabytes: int) -> StateSpec:
@@ -121,8 +123,7 @@ def test_16_to_32_extends_of_a_node_share_its_uplink() -> None:
 def test_16_to_32_takes_half_as_long_where_uplinks_are_wide() -> None:
     """By the devices' own interfaces: 32 GB at 25 GB/s, both Extends at once."""
     transition = carried_out(change_of(SIXTEEN, THIRTY_TWO))
-    wide = LinkRates(wire_bytes_s=25e9, near_bytes_s=200e9, copy_bytes_s=1e12, op_s=0.005)
-    assert transition_seconds(transition, {}, wide, NODES) == pytest.approx(1.285 + COMMIT_S)
+    assert transition_seconds(transition, {}, WIDE, NODES) == pytest.approx(1.285 + COMMIT_S)
 
 
 def test_critic_of_figure_1b_starts_when_the_destroy_has_ended() -> None:
