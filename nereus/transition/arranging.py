@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from nereus.transition.bounds import Bounds
 from nereus.transition.dispatch import passes_for, priorities, shortest
 from nereus.transition.gating import Memory, fits, gated
 from nereus.transition.lanes import CLOSE, Columns, Schedule, Waits
 from nereus.transition.ordering import resource_edges
-from nereus.transition.proof import Bounds
 from nereus.transition.tasks import Device, Order, Problem, binding
 
 MAX_GATED = 12

@@ -1,4 +1,4 @@
-"""Why no schedule of the same operations is shorter: with one proof at hand, no other schedule has to be made.
+"""Why no schedule of the same operations is shorter: one that meets a bound ends the search for others.
 
     chain       the longest that waits for itself
     lane        what one lane has to do, with what comes before the first and after the last

@@ -1,13 +1,13 @@
-"""What is said to be the shortest schedule is: by hand, and against every order of small transitions."""
+"""A schedule that meets a bound is the shortest: by hand, and against every order of small transitions."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nereus.transition.bounds import Bounds
 from nereus.transition.gating import gated
 from nereus.transition.lanes import Columns, Schedule, Waits
-from nereus.transition.proof import Bounds
 from nereus.transition.tasks import Task
 from tests.transition.test_dispatch import TASKS, best_of_all_orders, task, tasks_of
 
@@ -20,13 +20,13 @@ def in_turn(*tasks: Task) -> tuple[Bounds, Schedule]:
     return Bounds(columns, waits), schedule
 
 
-def test_longest_chain_is_a_proof() -> None:
+def test_no_schedule_is_shorter_than_the_longest_chain() -> None:
     bounds, schedule = in_turn(task("a", 2), task("b", 3, (0,)), task("c", 4))
     assert schedule.seconds == 5
     assert bounds.prove(schedule)
 
 
-def test_lane_between_what_comes_before_and_after_it_is_a_proof() -> None:
+def test_no_schedule_is_shorter_than_a_lane_with_what_comes_before_and_after_it() -> None:
     """2 before, 3 + 4 on b, 1 after; the chain alone takes 7."""
     bounds, schedule = in_turn(
         task("a", 2), task("c", 2), task("b", 4, (0,)), task("b", 3, (1,)), task("d", 1, (2,)), task("e", 1, (3,))
@@ -65,7 +65,7 @@ def test_uplink_is_full_between_what_comes_before_and_after_it() -> None:
     assert bounds.prove(schedule)
 
 
-def test_schedule_with_a_gap_that_another_one_closes_is_not_proved() -> None:
+def test_schedule_with_a_gap_that_another_one_closes_meets_no_bound() -> None:
     """The 5 before the chain of 6 and 4: 15, where 12 would do."""
     bounds, schedule = in_turn(task("a", 1), task("b", 5), task("b", 6, (0,)), task("c", 4, (2,)))
     assert schedule.seconds == 15
@@ -74,7 +74,7 @@ def test_schedule_with_a_gap_that_another_one_closes_is_not_proved() -> None:
 
 @settings(max_examples=300)
 @given(drawn=TASKS, priority=st.lists(st.integers(0, 9), min_size=5, max_size=5))
-def test_no_schedule_is_shorter_than_one_that_is_proved(
+def test_no_schedule_is_shorter_than_one_that_meets_a_bound(
     drawn: list[tuple[set[str], int, set[int], float]], priority: list[int]
 ) -> None:
     tasks = tasks_of(drawn)
