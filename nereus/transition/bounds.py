@@ -46,9 +46,17 @@ class Bounds:
 
     def prove(self, schedule: Schedule) -> bool:
         """Whether no schedule is shorter; False says nothing."""
-        least = schedule.seconds - CLOSE
-        chain = max(self.tails, default=0.0)
-        return chain >= least or self._lanes >= least or self._sequence(schedule) or self._uplinks >= least
+        seconds = schedule.seconds - CLOSE
+        return self._chain >= seconds or self._lanes >= seconds or self._sequence(schedule) or self.least >= seconds
+
+    @cached_property
+    def least(self) -> float:
+        """Seconds that any schedule takes: what the longest chain, lane or uplink needs."""
+        return max(self._chain, self._lanes, self._uplinks)
+
+    @cached_property
+    def _chain(self) -> float:
+        return max(self.tails, default=0.0)
 
     @cached_property
     def _heads(self) -> list[float]:
@@ -74,7 +82,7 @@ class Bounds:
 
     @cached_property
     def _uplinks(self) -> float:
-        """Seconds that some uplink needs, with the least before and after; no less than those of the lanes."""
+        """Seconds that some uplink needs, with the least before and after; looked for above those of the lanes only."""
         most = self._lanes
         for tasks in self._crossing:
             longest = _together(tasks)
