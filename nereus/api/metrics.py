@@ -2,7 +2,7 @@
 
     METRICS -> read(projection) -> prometheus families -> text          METRICS -> document()
 
-Label values are from closed lists or the job's model-stages, and there from the first scrape on: an alert sees 0, not nothing.
+Label values are from closed lists or the job's model-stages, there from the first scrape on: an alert sees 0, not nothing.
 """
 
 from __future__ import annotations
