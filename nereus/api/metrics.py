@@ -2,8 +2,7 @@
 
     METRICS -> read(projection) -> prometheus families -> text          METRICS -> document()
 
-Label values come from closed lists and from the job's own model-stages, never from ids or sentences, and are there from the
-first scrape on, so that an alert sees 0 rather than nothing.
+Label values are from closed lists or the job's model-stages, there from the first scrape on: an alert sees 0, not nothing.
 """
 
 from __future__ import annotations
