@@ -26,6 +26,7 @@ from nereus.control.events import (
     PoolChanged,
     ReplanRequested,
     StepLost,
+    StepStopped,
 )
 from nereus.control.losing import asked_again, failed, lost, pool
 from nereus.control.mirror import mirror
@@ -47,7 +48,7 @@ from nereus.control.phases import (
     Transitioning,
     Waiting,
 )
-from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan, wait
+from nereus.control.planning import OPERATOR, boundary, look, no_plan, plan_ready, replan, wait
 from nereus.control.regrouping import settling, transitioning
 from nereus.control.restoring import restoring, resumed
 from nereus.control.saved import saving
@@ -108,7 +109,9 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
             return plan_ready(state, event, now_s)
         case OpFailed(op="propose"), Planning():
             return no_plan(state, f"the planner failed: {event.error}", now_s)
-        case BoundaryReached(), Waiting():
+        case StepStopped(), Steady() | Planning() | Admitted():
+            return look(state, now_s)
+        case BoundaryReached() | StepStopped(), Waiting():
             return replace(state, phase=replace(state.phase, holding=True)), ()
         case DeviceReady(), Waiting():
             return wait(state, now_s)

@@ -165,6 +165,14 @@ class EndpointDied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepStopped:
+    """The loop has given up its step before an update of it, and waits: devices of the plan leave before its end."""
+
+    step: int
+    """Steps that are complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepLost:
     """The loop could not finish a step, since a process died; all others are quiet, and it waits for a release."""
 
@@ -262,6 +270,7 @@ Event = (
     | StateRead
     | EndpointDied
     | StepLost
+    | StepStopped
     | BoundaryReached
     | PoolChanged
     | PlanReady

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from nereus.control.effects import Effect, Publish, ReleaseBoundary, RequestPlan, Waited
 from nereus.control.events import PlanReady, ReplanRequested
+from nereus.control.judging import decision, judged, terms
 from nereus.control.moving import let_go, scripted, stop
 from nereus.control.phases import Admitted, Paused, Planning, Steady, Waiting
 from nereus.control.restoring import begin_restore, leave_for, restart
 from nereus.control.saving import begin_save, is_at_boundary, is_due, is_needed
 from nereus.control.state import JobState, Result
-from nereus.control.verdicts import decision, judged
 from nereus.policy.admission import Code
 from nereus.policy.horizon import Signal
 from nereus.policy.triggers import Deltas, Observed, Reference, Trigger, triggers
@@ -39,6 +39,11 @@ def boundary(state: JobState, now_s: float) -> Result:
         return begin_save(state, "one is due", None, now_s)
     if state.step in state.config.script:
         return scripted(state, state.config.script[state.step], now_s)
+    return look(state, now_s)
+
+
+def look(state: JobState, now_s: float) -> Result:
+    """The loop asks what to run next: carry out what was admitted, else look for triggers and let it go on."""
     if isinstance(state.phase, Admitted):
         return carry_out_admitted(state, state.phase, now_s)
     found = _triggers(state) if state.config.policy.adapt else ()
@@ -92,15 +97,13 @@ def _memory_is_short(state: JobState) -> bool:
 
 
 def _triggers(state: JobState) -> tuple[Trigger, ...]:
-    report = state.report
-    assert report is not None
     if state.reference is None:
         return ()
     snapshot = state.snapshot
     # Devices that arrived together become ready one by one: the pool counts as changed when the last one is.
     growing = bool(state.starting) and set(state.usable) >= state.reference.pool
     observed = Observed(
-        response_tokens=report.response_tokens_mean,
+        response_tokens=state.mean_tokens,
         pool=state.reference.pool if growing else frozenset(state.usable),
         used=state.plan.devices,
         predicted_bytes=snapshot.peak_bytes(),
@@ -173,7 +176,7 @@ def request_for(state: JobState) -> RequestPlan:
     # Pins are for what only pays: a plan that cannot go on has to be left.
     free = planning.is_urgent or planning.recovering
     pins = frozenset() if free else frozenset(state.config.policy.pins)
-    snapshot = replace(state.snapshot, is_bound=not planning.recovering, pins=pins)
+    snapshot = replace(state.snapshot, is_bound=not planning.recovering, pins=pins, terms=terms(state, planning))
     if state.saved is not None and (planning.fresh or state.is_bare):
         bare = dict.fromkeys(state.emus, ())
         snapshot = replace(snapshot, emus=bare, is_bound=False, restore_s=state.saved.seconds)

@@ -1,6 +1,7 @@
 """A job under the real controller in a simulated world: the same Driver, core, planner and policy as `nereus run`.
 
     start -> release -> step (truth's seconds) -> BoundaryReached -> facts in virtual time -> release -> ...
+                          | a notice is shorter than the step -> StepStopped -> a plan without what leaves -> the step again
                           | a device of the plan goes -> StepLost -> a plan from the intact units -> the step again
                           | the job stops -> a restart from its last checkpoint, on what is there
 
@@ -10,17 +11,19 @@ The core knows nothing of the simulation. It hears of the pool by notices, and o
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import Decision, TransitionRecord
-from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost
-from nereus.control.phases import Planning, Waiting
+from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost, StepStopped
+from nereus.control.phases import Waiting
 from nereus.control.report import StepReport
 from nereus.control.state import JobState
 from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import NereusError
 from nereus.planner.outline_pricing import OutlinePricing
 from nereus.planner.pricing import Devices, Lengths
+from nereus.policy.notice import give_up_at
 from nereus.policy.proposal import propose
 from nereus.runtime.driver import Driver
 from nereus.runtime.ports import Ports
@@ -37,22 +40,25 @@ OVER_CAPACITY = 1.02
 """Of a device's memory, what a step that ran out of it is taken to need: the allocation that failed says no more."""
 
 
+TOLD_STEPS = 1000
+"""Steps after which the controller's news are taken over: a run of a million steps would else hold a report of each."""
+
+
 class Adaptive:
     """One run of one scenario."""
 
     def __init__(self, scenario: Scenario, name: str = "nereus", choose: Choose = propose) -> None:
         self.ledger = Ledger()
-        self._scenario, self._name, self.choose = scenario, name, choose
+        self._scenario, self._name, self._choose = scenario, name, choose
         self._facts = Facts()
         self._pool = Pool(scenario.timeline)
         self._step = 0
         self._saved = Checkpoints(scenario.checkpoint_s)
-        self._step_s = 0.0
+        self._began_s = 0.0
         self._driver: Driver | None = None
         self._ports: SimPorts | None = None
         self._driver_state: JobState | None = None
         """Of the controller before a restart: what it had learnt is saved with the job."""
-        self._told = 0
         self._back = 0
         """The epoch of the last checkpoint that the job went back to."""
 
@@ -79,14 +85,14 @@ class Adaptive:
                 self.ledger.spend(began, scenario.duration_s, Cause.PAUSED, "no plan fits")
                 return
         self.ledger.spend(began, self._facts.now_s, Cause.PAUSED, "no plan fits")
-        ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self.choose)
+        ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self._choose)
         config = config_of(scenario.outline, scenario.models, scenario.states, first, scenario.policy, scenario.checkpoint)
         state = JobState(config=replace(config, links=scenario.links), step=self._step)
         if self._driver_state is not None:
             old = self._driver_state
             state = replace(state, learnt=old.learnt, horizons=old.horizons, moved=old.moved)
         self._driver = Driver(state, Ports(ports, ports, ports, ports), Unwritten(), self._facts.clock)
-        self._ports, self._told, self._back = ports, 0, 0
+        self._ports, self._back = ports, 0
         ports.starts_at_once = True
         self._ask(JobStarted(devices=self._pool.usable))
         ports.starts_at_once = False
@@ -124,15 +130,26 @@ class Adaptive:
         least = round(OVER_CAPACITY * self._scenario.capacity_bytes)
         self._driver_state = replace(state, learnt=state.pricing.learn(plan, responses, {}, least))
 
+    def _give_up_at(self, plan: Plan) -> float:
+        """When the step that runs is given up for devices that leave, if it has not ended by then; never, for none."""
+        ends = [end for device, end in self._pool.leaving.items() if device in plan.devices]
+        return give_up_at(self._facts.now_s, self._began_s, min(ends), self._expected_s) if ends else inf
+
+    @property
+    def _expected_s(self) -> float | None:
+        """How long a step is expected to take, as the controller has learnt it; None before it has seen one."""
+        state = self._driver.state if self._driver else None
+        return state.snapshot.l_step_s() if state and state.learnt else None
+
     # --- a step -------------------------------------------------------------------------------------------------------
 
     def _run_step(self, driver: Driver) -> None:
         scenario, plan, began = self._scenario, driver.state.plan, self._facts.now_s
         truth = scenario.step(plan, self._step + 1, began)
-        self._step_s = truth.seconds
-        end = began + truth.seconds
+        self._began_s = began
+        end, given_up = began + truth.seconds, self._give_up_at(plan)
         what = describe(plan)
-        while (event := self._next(end)) is not None:
+        while (event := self._next(min(end, given_up))) is not None:
             lost = plan.devices.intersection(event.gone) if isinstance(event, PoolChanged) else ()
             ending = {device: driver.state.endpoint_of[device] for device in lost if device in driver.state.endpoint_of}
             driver.post(event)
@@ -143,6 +160,12 @@ class Adaptive:
                 else:
                     self._down("the last copy of a model-stage was lost")
                 return
+            given_up = min(given_up, self._give_up_at(plan))
+        if given_up < end:
+            self._facts.now_s = given_up
+            self.ledger.spend(began, given_up, Cause.REDONE, what)
+            self._ask(StepStopped(step=self._step))
+            return
         self._facts.now_s = end
         if truth.peak_bytes > scenario.capacity_bytes:
             self.ledger.spend(began, end, Cause.OUT_OF_MEMORY, what)
@@ -155,6 +178,8 @@ class Adaptive:
         self.ledger.device_s += truth.seconds * len(self._pool.there)
         self._saved.boundary(self._step, self._facts.now_s)
         self._ask(BoundaryReached(report=_report(self._step, truth, driver.state), followed=self._back))
+        if self._step % TOLD_STEPS == 0:
+            self._keep_news()
 
     def _ask(self, event: Event) -> None:
         """Tell the controller, and wait for its release; time that passes goes into the transition."""
@@ -188,18 +213,6 @@ class Adaptive:
         return True
 
     @property
-    def horizon_steps(self) -> float:
-        """H_x of the replan that is under way."""
-        phase = self._driver.state.phase if self._driver else None
-        return phase.horizon_steps if isinstance(phase, Planning) else 0.0
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether the plan in force cannot go on."""
-        phase = self._driver.state.phase if self._driver else None
-        return isinstance(phase, Planning) and phase.is_urgent
-
-    @property
     def _is_stopped(self) -> bool:
         return self._ports is not None and self._ports.stopped is not None
 
@@ -220,8 +233,12 @@ class Adaptive:
         if event.change is Change.GONE:
             return PoolChanged(step=self._step, arriving=(), leaving={}, gone=event.devices)
         self._saved.notice(self._step, self._facts.now_s, event.gone_s, self._scenario.save_s)
-        steps = int((event.gone_s - self._facts.now_s) / self._step_s) if self._step_s else 0
-        return PoolChanged(step=self._step, arriving=(), leaving=dict.fromkeys(event.devices, self._step + steps))
+        return PoolChanged(step=self._step, arriving=(), leaving=dict.fromkeys(event.devices, self._last_step(event.gone_s)))
+
+    def _last_step(self, until_s: float) -> int:
+        """The step that is expected to be the last that ends before a time."""
+        expected = self._expected_s
+        return self._step + (max(int((until_s - self._began_s) / expected), 0) if expected else 0)
 
     def _pass_pool_event(self, until_s: float) -> bool:
         """Let time pass to the next change of the pool, with no job to tell; whether there was one."""
@@ -240,16 +257,17 @@ class Adaptive:
         self._facts.now_s = until_s
 
     def _keep_news(self) -> None:
+        """Take over what the controller has told; its reports of steps are in the ledger already."""
         if self._driver is None:
             return
-        for news in self._driver.news[self._told :]:
+        for news in self._driver.news:
             if isinstance(news, Decision):
                 self.ledger.decisions.append(news)
             elif isinstance(news, TransitionRecord):
                 self.ledger.transitions.append(news)
             elif isinstance(news, Saved | Restored):
                 self.ledger.checkpoints.append(news)
-        self._told = len(self._driver.news)
+        self._driver.news.clear()
 
 
 def describe(plan: Plan) -> str:

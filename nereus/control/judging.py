@@ -1,4 +1,7 @@
-"""The verdict on a proposal, and what is told of it."""
+"""Proposals before the admission rule: what the planner is told of it, the verdict on each, and what is published.
+
+Planning -> Terms, with the request          PlanReady -> Proposal -> Verdict -> Decision
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,21 @@ from nereus.control.moving import HOUR_S
 from nereus.control.phases import Planning
 from nereus.control.state import JobState
 from nereus.emu.plan import StagePlan
-from nereus.policy.admission import Verdict, admit
+from nereus.policy.admission import Terms, Verdict, admit
 from nereus.policy.proposal import Proposal
+
+
+def terms(state: JobState, planning: Planning) -> Terms | None:
+    """What the answer will be judged by; None for a dry run, which is to tell of all proposals."""
+    request = planning.request
+    if request is not None and request.dry_run:
+        return None
+    return Terms(
+        horizon_steps=planning.horizon_steps,
+        gamma=state.config.policy.gamma,
+        urgent=planning.is_urgent,
+        forced=request is not None and request.forced,
+    )
 
 
 def judged(
@@ -37,6 +53,7 @@ def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s:
         gamma=gamma,
         num_within_hour=sum(now_s - at_s < HOUR_S for at_s in state.committed_s),
         max_per_hour=state.config.policy.max_transitions_per_hour,
+        at_least=not proposal.compiled,
     )
 
 
