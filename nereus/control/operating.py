@@ -14,9 +14,10 @@ from statistics import fmean
 from nereus.control.effects import Answered, CanaryRead, Effect, Publish
 from nereus.control.events import OperatorAsked, ReplanRequested, Verb
 from nereus.control.intact import is_reversible
+from nereus.control.judging import decision, judged
 from nereus.control.moving import begin, let_go
 from nereus.control.phases import Admitted, Joining, Paused, Phase, Planning, Steady, Transitioning
-from nereus.control.planning import OPERATOR, boundary, carry_out_admitted, decision, judged
+from nereus.control.planning import OPERATOR, boundary, carry_out_admitted
 from nereus.control.regrouping import interrupt
 from nereus.control.state import JobState, Result
 from nereus.emu.plan import Plan, StagePlan

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nereus.control.effects import Decision, Effect, Publish, ReleaseBoundary, RequestPlan, Waited
+from nereus.control.effects import Effect, Publish, ReleaseBoundary, RequestPlan, Waited
 from nereus.control.events import PlanReady, ReplanRequested
-from nereus.control.moving import HOUR_S, begin_admitted, let_go, scripted, stop
+from nereus.control.judging import decision, judged, terms
+from nereus.control.moving import begin_admitted, let_go, scripted, stop
 from nereus.control.phases import Admitted, Paused, Planning, Steady, Waiting
 from nereus.control.state import JobState, Result
-from nereus.emu.plan import StagePlan
-from nereus.policy.admission import Code, Verdict, admit
+from nereus.policy.admission import Code
 from nereus.policy.horizon import Signal
-from nereus.policy.proposal import Proposal
 from nereus.policy.triggers import Deltas, Observed, Reference, Trigger, triggers
 
 OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
@@ -168,7 +167,7 @@ def request_for(state: JobState) -> RequestPlan:
     # Pins are for what only pays: a plan that cannot go on has to be left.
     free = planning.is_urgent or planning.recovering
     pins = frozenset() if free else frozenset(state.config.policy.pins)
-    snapshot = replace(state.snapshot, is_bound=not planning.recovering, pins=pins)
+    snapshot = replace(state.snapshot, is_bound=not planning.recovering, pins=pins, terms=terms(state, planning))
     return RequestPlan(cycle=planning.cycle, snapshot=snapshot, top=state.config.policy.top)
 
 
@@ -256,45 +255,3 @@ def waited(state: JobState, now_s: float) -> Result:
         return state, ()
     told = Publish(news=Waited(step=state.step, seconds=now_s - state.waiting_since_s))
     return replace(state, waiting_since_s=None), (told,)
-
-
-def judged(
-    state: JobState, planning: Planning, proposal: Proposal, current_s: float, now_s: float
-) -> tuple[Verdict, dict[str, StagePlan]]:
-    """The verdict on a proposal, and the stage plans that it changes."""
-    changed = {name: plan for name, plan in proposal.stages.items() if plan != state.plan.stages.get(name)}
-    return _verdict(state, planning, proposal, current_s, now_s), changed
-
-
-def _verdict(state: JobState, planning: Planning, proposal: Proposal, current_s: float, now_s: float) -> Verdict:
-    gamma = state.config.policy.gamma
-    if proposal.infeasible is not None:
-        code, reason = proposal.infeasible
-        delta = current_s - proposal.l_step_s
-        return Verdict(code, delta, proposal.l_tran_s, planning.horizon_steps, gamma, reason)
-    return admit(
-        current_s,
-        proposal.l_step_s,
-        proposal.l_tran_s,
-        planning.horizon_steps,
-        urgent=planning.is_urgent,
-        forced=planning.request is not None and planning.request.forced,
-        gamma=gamma,
-        num_within_hour=sum(now_s - at_s < HOUR_S for at_s in state.committed_s),
-        max_per_hour=state.config.policy.max_transitions_per_hour,
-    )
-
-
-def decision(
-    state: JobState, planning: Planning, proposal: Proposal, changed: Mapping[str, StagePlan], verdict: Verdict
-) -> Decision:
-    """What is told of a verdict."""
-    return Decision(
-        step=state.step,
-        cycle=planning.cycle,
-        triggers=tuple(trigger.reason for trigger in planning.triggers),
-        target={name: f"{plan}, micro-batch {plan.micro_batch}" for name, plan in changed.items()},
-        verdict=verdict,
-        proposal=proposal,
-        command=planning.request.command if planning.request else None,
-    )

@@ -8,6 +8,7 @@ Replicas within a unit (norms under TP, shared kv heads, tied embeddings) are co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations
 from math import prod
 from typing import NamedTuple
@@ -16,6 +17,9 @@ from nereus.errors import DigestMismatch
 from nereus.layout.box import Box
 from nereus.layout.catalog import UnitId
 from nereus.layout.tensors import OPTIMIZER_KINDS, TensorRef
+
+CUTS = 4096
+"""Ways in which tensors are cut that are remembered: the layers of a model share theirs, and a proof has hundreds of tensors."""
 
 Sums = tuple[int, int]
 """Two hash sums modulo 2^64, under two seeds."""
@@ -45,9 +49,9 @@ def logical_digest(digests: Iterable[BoxDigest], shapes: Mapping[TensorRef, tupl
         if known != sums:
             raise DigestMismatch(f"replicas of {ref} {box.low}:{box.high} within one unit differ")
     for ref, parts in boxes.items():
-        if any(a.intersect(b) for a, b in combinations(parts, 2)):
+        held = _disjoint_volume(tuple(parts))
+        if held is None:
             raise DigestMismatch(f"{ref}: boxes of one unit overlap in part")
-        held = sum(box.volume for box in parts)
         if held != prod(shapes[ref]):
             raise DigestMismatch(f"{ref}: {held} of {prod(shapes[ref])} elements are held")
     return {ref: _add(parts.values()) for ref, parts in boxes.items()}
@@ -64,6 +68,14 @@ def unit_digests(
     shared = [b for kept in boxes.values() for b in kept if sharded and b.ref.kind in OPTIMIZER_KINDS]
     own = {u: [b for b in kept if not (sharded and b.ref.kind in OPTIMIZER_KINDS)] for u, kept in boxes.items()}
     return {unit: logical_digest([*kept, *shared], shapes) for unit, kept in own.items()}
+
+
+@lru_cache(maxsize=CUTS)
+def _disjoint_volume(boxes: tuple[Box, ...]) -> int | None:
+    """Elements of boxes that have none in common; None if some have."""
+    if any(a.intersect(b) for a, b in combinations(boxes, 2)):
+        return None
+    return sum(box.volume for box in boxes)
 
 
 def _add(sums: Iterable[Sums]) -> Sums:

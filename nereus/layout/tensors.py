@@ -9,7 +9,7 @@ the replicas (ZeRO-1). Padding is not state; an empty shard is legal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod
 from typing import NamedTuple
@@ -103,8 +103,11 @@ class CanonicalTensor:
     segments: tuple[Segment, ...] = ()
     frozen: bool = False
     """Never trained: every unit of every model-stage that has it holds the same values, so a weight sync leaves it out."""
+    ref: TensorRef = field(init=False, repr=False, compare=False)
+    """Its name and kind; kept, since everything is looked up by it."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ref", TensorRef(self.name, self.kind))
         if self.dtype not in ITEM_BYTES:
             raise TensorRuleError(f"tensor {self.name}: dtype {self.dtype} has no rule; known are {sorted(ITEM_BYTES)}")
         if (self.place is Place.LAYER) != (self.layer is not None):
@@ -116,13 +119,9 @@ class CanonicalTensor:
         if self.axis is not None and sum(s.length for s in self.segments) != self.shape[self.axis]:
             raise TensorRuleError(f"tensor {self.name}: segments do not add up to axis {self.axis} of shape {self.shape}")
 
-    @property
-    def ref(self) -> TensorRef:
-        return TensorRef(self.name, self.kind)
-
     def __hash__(self) -> int:
         # Names are unique in a model-stage; hashing all fields would cost more than most of what is looked up by it.
-        return hash((self.name, self.kind))
+        return hash(self.ref)
 
     @property
     def num_elements(self) -> int:

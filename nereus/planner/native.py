@@ -90,6 +90,10 @@ class NativePricing:
         """See Pricing."""
         return self.cost.step_seconds(plan, self.batch(lengths.mean), self.generates)
 
+    def holder_seconds(self, plan: Plan, lengths: Lengths) -> Mapping[str, float]:
+        """See Pricing."""
+        return {name: self.cost.stage_seconds(stage, self.batch(lengths.mean)) for name, stage in plan.stages.items()}
+
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """See Pricing."""
         return self.cost.peaks(plan, self.states, self.batch(lengths.longest))

@@ -139,9 +139,10 @@ class OutlinePricing:
             syncs[sync.source, sync.target] = pricer.sync_seconds(sync.target, *ends, one_node=one_node)
         return overlap(workflow, used, Timings(_by_stage(options), syncs)).seconds
 
-    def stage_seconds(self, plan: Plan, lengths: Lengths) -> Mapping[str, float]:
-        """Of every model-stage by itself."""
-        return _by_stage(self._options(plan, self._pricer(_on_grid(lengths))))
+    def holder_seconds(self, plan: Plan, lengths: Lengths) -> Mapping[str, float]:
+        """See Pricing."""
+        options = self._options(plan, self._pricer(_on_grid(lengths)))
+        return {name: sum(option.seconds.values()) for name, option in options.items()}
 
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """See Pricing."""

@@ -81,6 +81,9 @@ class Pricing(Protocol):
     def step_seconds(self, plan: Plan, lengths: Lengths) -> float:
         """L_step of a plan."""
 
+    def holder_seconds(self, plan: Plan, lengths: Lengths) -> Mapping[str, float]:
+        """Of the model-stages of each holder of devices by themselves, added up: what a step would take one by one."""
+
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """Peak bytes of every device over a step of a plan."""
 

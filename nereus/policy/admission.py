@@ -24,6 +24,8 @@ class Code(StrEnum):
     """An operator wants it whether it pays or not."""
     REJECTED_PAYBACK = "rejected_payback"
     """It takes longer to pay than conditions are expected to hold."""
+    REJECTED_BOUND = "rejected_bound"
+    """It would take too long to pay even if moving took the least that it can: no transition DAG was made."""
     REJECTED_NO_GAIN = "rejected_no_gain"
     """It is predicted to be no faster than the current plan."""
     REJECTED_RATE = "rejected_rate"
@@ -53,6 +55,30 @@ class Verdict:
         return self.code in (Code.ADMITTED, Code.ADMITTED_URGENT, Code.ADMITTED_FORCED)
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an answer of the planner will be judged by."""
+
+    horizon_steps: float
+    gamma: float = GAMMA
+    urgent: bool = False
+    """Whether the current plan cannot go on."""
+    forced: bool = False
+    """Whether an operator wants a change whether it pays or not."""
+
+    def admit(self, current_s: float, target_s: float, l_tran_s: float) -> Verdict:
+        """Eq. (2), guards apart."""
+        return admit(
+            current_s,
+            target_s,
+            l_tran_s,
+            self.horizon_steps,
+            urgent=self.urgent,
+            forced=self.forced,
+            gamma=self.gamma,
+        )
+
+
 def admit(
     current_s: float,
     target_s: float,
@@ -64,8 +90,12 @@ def admit(
     gamma: float = GAMMA,
     num_within_hour: int = 0,
     max_per_hour: float | None = None,
+    at_least: bool = False,
 ) -> Verdict:
-    """The verdict on a feasible transition from a plan of `current_s` per step to one of `target_s`."""
+    """The verdict on a feasible transition from a plan of `current_s` per step to one of `target_s`.
+
+    With `at_least`, `l_tran_s` is a lower bound, for which the transition was refused: it is not admitted.
+    """
     delta = current_s - target_s
 
     def verdict(code: Code, reason: str) -> Verdict:
@@ -78,9 +108,13 @@ def admit(
     if delta <= 0:
         return verdict(Code.REJECTED_NO_GAIN, f"a step would take {target_s:.2f} s instead of {current_s:.2f} s")
     payback, allowed = l_tran_s / delta, gamma * horizon_steps
+    least = "at least " if at_least else ""
     numbers = (
-        f"moving takes {l_tran_s:.2f} s and saves {delta:.2f} s a step: paid back in {payback:.2f} of {allowed:.2f} steps"
+        f"moving takes {least}{l_tran_s:.2f} s and saves {delta:.2f} s a step: "
+        f"paid back in {least}{payback:.2f} of {allowed:.2f} steps"
     )
+    if at_least:
+        return verdict(Code.REJECTED_BOUND, numbers)
     if gamma <= 0 or payback > allowed:
         return verdict(Code.REJECTED_PAYBACK, numbers)
     if max_per_hour is not None and num_within_hour >= max_per_hour:

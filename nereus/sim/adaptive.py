@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from nereus.control.effects import Decision, TransitionRecord
 from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost
-from nereus.control.phases import Planning
 from nereus.control.report import StepReport
 from nereus.control.state import JobState
 from nereus.emu.plan import Plan, StagePlan
@@ -41,7 +40,7 @@ class Adaptive:
 
     def __init__(self, scenario: Scenario, name: str = "nereus", choose: Choose = propose) -> None:
         self.ledger = Ledger()
-        self._scenario, self._name, self.choose = scenario, name, choose
+        self._scenario, self._name, self._choose = scenario, name, choose
         self._facts = Facts()
         self._pool = Pool(scenario.timeline)
         self._step = 0
@@ -76,7 +75,7 @@ class Adaptive:
                 self.ledger.spend(began, scenario.duration_s, Cause.PAUSED, "no plan fits")
                 return
         self.ledger.spend(began, self._facts.now_s, Cause.PAUSED, "no plan fits")
-        ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self.choose)
+        ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self._choose)
         config = config_of(scenario.outline, scenario.models, scenario.states, first, scenario.policy)
         state = JobState(config=config, step=self._step, links=scenario.links)
         if self._driver_state is not None:
@@ -171,18 +170,6 @@ class Adaptive:
         self.ledger.spend(began, waited, cause, "state moves")
         if self._is_stopped:
             self._down(self._ports.stopped or "")
-
-    @property
-    def horizon_steps(self) -> float:
-        """H_x of the replan that is under way."""
-        phase = self._driver.state.phase if self._driver else None
-        return phase.horizon_steps if isinstance(phase, Planning) else 0.0
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether the plan in force cannot go on."""
-        phase = self._driver.state.phase if self._driver else None
-        return isinstance(phase, Planning) and phase.is_urgent
 
     @property
     def _is_stopped(self) -> bool:

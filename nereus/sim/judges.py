@@ -6,13 +6,12 @@ per-component    each model-stage is judged by its own payback, as DynaRL does (
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from math import inf
 
 from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import LayoutError
-from nereus.planner.outline_pricing import OutlinePricing
-from nereus.policy.admission import admit
+from nereus.policy.admission import Terms
 from nereus.policy.proposal import Proposal, Snapshot, propose, transition_to
 from nereus.transition.estimate import transition_seconds
 from nereus.transition.traffic import new_groups
@@ -22,70 +21,59 @@ FASTER = 1e-6
 
 
 def replan_always(snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
-    """Proposals whose transitions look free."""
-    return tuple(replace(proposal, l_tran_s=0.0) for proposal in propose(snapshot, top))
+    """Proposals whose transitions look free, up to the first that can be carried out and is faster."""
+    asked = snapshot.terms
+    free = replace(asked, horizon_steps=inf, gamma=1.0) if asked else None
+    return tuple(replace(proposal, l_tran_s=0.0) for proposal in propose(replace(snapshot, terms=free), top))
 
 
-@dataclass(frozen=True)
-class PerComponent:
-    """Judges the model-stages of the fastest plan one by one."""
+def per_component(snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
+    """One proposal with the model-stages that pay for themselves; all of the fastest where the plan cannot go on."""
+    terms = snapshot.terms
+    if terms is None or terms.urgent:
+        return propose(snapshot, top)
+    found = propose(replace(snapshot, terms=replace(terms, urgent=True)), top)
+    best = next((proposal for proposal in found if proposal.infeasible is None), None)
+    if best is None:
+        return ()
+    paying = {
+        name: plan
+        for name, plan in best.stages.items()
+        if plan != snapshot.plan.stages[name] and _pays(snapshot, terms, name, plan)
+    }
+    joined = _joined(snapshot, best, paying) if paying else None
+    return (joined,) if joined else ()
 
-    horizon_steps: Callable[[], float]
-    is_urgent: Callable[[], bool]
-    gamma: float
 
-    def __call__(self, snapshot: Snapshot, top: int) -> tuple[Proposal, ...]:
-        """One proposal with the model-stages that pay for themselves; all of the fastest where the plan cannot go on."""
-        found = propose(snapshot, top)
-        if self.is_urgent() or not found:
-            return found
-        best = next((proposal for proposal in found if proposal.infeasible is None), None)
-        if best is None:
-            return ()
-        paying = {
-            name: plan
-            for name, plan in best.stages.items()
-            if plan != snapshot.plan.stages[name] and self._pays(snapshot, name, plan)
-        }
-        joined = self._joined(snapshot, best, paying) if paying else None
-        return (joined,) if joined else ()
+def _pays(snapshot: Snapshot, terms: Terms, name: str, plan: StagePlan) -> bool:
+    """Whether the seconds that this model-stage saves repay what moving it alone takes."""
+    after = Plan(snapshot.plan.epoch, {**snapshot.plan.stages, name: plan})
+    now, then = (snapshot.pricing.holder_seconds(one, snapshot.lengths)[name] for one in (snapshot.plan, after))
+    seconds = _moving(snapshot, {name: plan})
+    return seconds is not None and terms.admit(now, then, seconds).is_admitted
 
-    def _pays(self, snapshot: Snapshot, name: str, plan: StagePlan) -> bool:
-        """Whether the seconds that this model-stage saves repay what moving it alone takes."""
-        assert isinstance(snapshot.pricing, OutlinePricing)
-        after = Plan(snapshot.plan.epoch, {**snapshot.plan.stages, name: plan})
-        now, then = (self._own(snapshot, one, name) for one in (snapshot.plan, after))
-        seconds = self._moving(snapshot, {name: plan})
-        if seconds is None:
-            return False
-        return admit(now, then, seconds, self.horizon_steps(), urgent=False, gamma=self.gamma).is_admitted
 
-    def _own(self, snapshot: Snapshot, plan: Plan, name: str) -> float:
-        assert isinstance(snapshot.pricing, OutlinePricing)
-        workflow = snapshot.pricing.outline.workflow
-        found = snapshot.pricing.stage_seconds(plan, snapshot.lengths)
-        return sum(found[stage] for stage in workflow.roles(name))
+def _moving(snapshot: Snapshot, changed: dict[str, StagePlan]) -> float | None:
+    """L_tran of a part of the plan; None where it cannot be carried out."""
+    try:
+        transition, memory = transition_to(snapshot, changed, snapshot.plan.epoch + 1)
+    except LayoutError:
+        return None
+    if memory.violation is not None:
+        return None
+    return transition_seconds(transition, new_groups(transition), snapshot.links, snapshot.endpoint_nodes)
 
-    def _moving(self, snapshot: Snapshot, changed: dict[str, StagePlan]) -> float | None:
-        """L_tran of a part of the plan; None where it cannot be carried out."""
-        try:
-            transition, memory = transition_to(snapshot, changed, snapshot.plan.epoch + 1)
-        except LayoutError:
-            return None
-        if memory.violation is not None:
-            return None
-        return transition_seconds(transition, new_groups(transition), snapshot.links, snapshot.endpoint_nodes)
 
-    def _joined(self, snapshot: Snapshot, best: Proposal, paying: dict[str, StagePlan]) -> Proposal | None:
-        """What pays, together: if it can be carried out and fits. The whole step is not asked."""
-        stages = {**snapshot.plan.stages, **paying}
-        plan = Plan(snapshot.plan.epoch, stages)
-        try:
-            seconds = snapshot.pricing.step_seconds(plan, snapshot.lengths)
-        except LayoutError:
-            return None
-        peak = max(snapshot.pricing.peaks(plan, snapshot.lengths).values())
-        if peak > snapshot.pricing.usable_bytes or self._moving(snapshot, paying) is None:
-            return None
-        looks = min(seconds, snapshot.l_step_s() * (1 - FASTER))
-        return replace(best, stages=stages, l_step_s=looks, peak_bytes=peak, l_tran_s=0.0)
+def _joined(snapshot: Snapshot, best: Proposal, paying: dict[str, StagePlan]) -> Proposal | None:
+    """What pays, together: if it can be carried out and fits. The whole step is not asked."""
+    stages = {**snapshot.plan.stages, **paying}
+    plan = Plan(snapshot.plan.epoch, stages)
+    try:
+        seconds = snapshot.pricing.step_seconds(plan, snapshot.lengths)
+    except LayoutError:
+        return None
+    peak = max(snapshot.pricing.peaks(plan, snapshot.lengths).values())
+    if peak > snapshot.pricing.usable_bytes or _moving(snapshot, paying) is None:
+        return None
+    looks = min(seconds, snapshot.l_step_s() * (1 - FASTER))
+    return replace(best, stages=stages, l_step_s=looks, peak_bytes=peak, l_tran_s=0.0)

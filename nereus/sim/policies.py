@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from nereus.errors import UserError
+from nereus.sim import judges
 from nereus.sim.adaptive import Adaptive
 from nereus.sim.baselines import restart, static_hindsight, static_per_budget, static_smallest
-from nereus.sim.judges import PerComponent, replan_always
 from nereus.sim.oracle import oracle
 from nereus.sim.outcome import Outcome
 from nereus.sim.scenario import Scenario
@@ -20,14 +20,12 @@ def nereus(scenario: Scenario) -> Outcome:
 
 def always(scenario: Scenario) -> Outcome:
     """The controller without payback."""
-    return Adaptive(scenario, "replan-always", replan_always).run()
+    return Adaptive(scenario, "replan-always", judges.replan_always).run()
 
 
 def per_component(scenario: Scenario) -> Outcome:
     """The controller with a payback of each model-stage."""
-    run = Adaptive(scenario, "per-component")
-    run.choose = PerComponent(lambda: run.horizon_steps, lambda: run.is_urgent, scenario.policy.gamma)
-    return run.run()
+    return Adaptive(scenario, "per-component", judges.per_component).run()
 
 
 POLICIES: Mapping[str, Callable[[Scenario], Outcome]] = {

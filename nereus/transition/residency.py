@@ -61,13 +61,13 @@ def _resident_bytes(
             continue
         rows, ranks = (list(column) for column in zip(*held, strict=True))
         for index in range(plan.dp):
-            shared = _shared(state, emu.layout, emu.optimizer, plan.layout, plan.optimizer(index))
+            shared = shared_bytes(state, emu.layout, emu.optimizer, plan.layout, plan.optimizer(index))
             value[rows, index * size : (index + 1) * size] += shared[ranks]
     return value
 
 
 @lru_cache(maxsize=4096)
-def _shared(state: StateSpec, before: Layout, kept: OptimizerShard, after: Layout, wanted: OptimizerShard) -> Bytes:
+def shared_bytes(state: StateSpec, before: Layout, kept: OptimizerShard, after: Layout, wanted: OptimizerShard) -> Bytes:
     """shared[a, b]: bytes that rank a of one layout holds of what rank b of another needs."""
     ends = []
     for layout, optimizer in ((before, kept), (after, wanted)):
