@@ -19,7 +19,7 @@ from nereus.layout.catalog import UnitId
 from nereus.layout.tensors import OPTIMIZER_KINDS, TensorRef
 
 CUTS = 4096
-"""Ways in which tensors are cut that are remembered: the layers of a model share theirs, and a proof has hundreds of tensors."""
+"""Ways in which tensors are cut that are remembered: the layers of a model share theirs, and a proof has hundreds."""
 
 Sums = tuple[int, int]
 """Two hash sums modulo 2^64, under two seeds."""

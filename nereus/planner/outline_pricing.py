@@ -8,21 +8,20 @@ A step is remembered when it is told and learnt from when a plan is next priced:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from math import ceil, exp, floor, log
-from typing import Any, NamedTuple
+from typing import Any
 
-from nereus.cost.accelerator import AcceleratorModel, Key, Learnt
+from nereus.cost.accelerator import Key, Learnt
 from nereus.cost.overlap import Timings, overlap
-from nereus.cost.priors import known_of
-from nereus.cost.step import RECENCY, WINDOW
 from nereus.cost.volume import Workload
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.layout.layout import Layout
 from nereus.planner.accelerators import Pricer
+from nereus.planner.experience import Experience, Seen
 from nereus.planner.options import Option
 from nereus.planner.outlined import OutlinePlanner
 from nereus.planner.posed import PlannedStep
@@ -43,26 +42,14 @@ between a plan that is fuller than counted and one that is not."""
 ADAPTABLE = Rules(NOT_YET)
 """What a plan of a job that adapts keeps: no stage plan says more."""
 
+MOST_COUNTED = 1024
+"""Plans at lengths whose bytes are kept: a replan asks for a dozen, a steady job for the same one at each step."""
+
+MOST_WORKS = 4096
+"""Works of model-stages that are kept: a window of steps has a few hundred."""
+
 GRID = 0.01
 """Of the logs of lengths: a tenth of the headroom in the part of memory that grows with them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A step that was run."""
-
-    plan: Plan
-    lengths: Lengths
-    stage_s: Mapping[str, float]
-    """By model-stage, those without devices of their own included."""
-
-
-class _Run(NamedTuple):
-    """A model-stage that was run."""
-
-    work: Workload
-    seconds: float
-    weight: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +60,16 @@ class OutlinePricing:
     models: Mapping[str, HfModel]
     known: Learnt = field(default_factory=dict)
     """What earlier runs have taught, by accelerator kind and role; others start from what ships with the kind."""
-    seen: tuple[Seen, ...] = ()
-    """The last steps."""
+    experience: Experience = field(default_factory=Experience)
+    """The last steps, and what was fitted on them."""
     memory_scale: float = UNMEASURED_SCALE
     """Measured over predicted peaks (paper, section 4.2: measured peaks calibrate footprints)."""
+    works: dict[tuple[str, StagePlan, Lengths], Workload] = field(default_factory=dict, compare=False, repr=False)
+    """What model-stages of steps that were seen computed; the same for all pricings that come of this one."""
+    counted: dict[tuple[tuple[StagePlan, ...], Lengths], Mapping[DeviceId, float]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Bytes of every device of plans that were counted before, likewise."""
     footprints: dict[tuple[StagePlan, tuple[str, int], Lengths], tuple[float, float]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -146,15 +139,23 @@ class OutlinePricing:
 
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """See Pricing."""
-        at = _on_grid(lengths)
-        resident: dict[DeviceId, float] = {}
-        active: dict[DeviceId, float] = {}
-        for stage in plan.stages.values():
-            stays, lives = self._footprint(stage, at)
-            for device in stage.devices:
-                resident[device] = resident.get(device, 0.0) + stays
-                active[device] = max(active.get(device, 0.0), lives)
-        return {d: ceil(self.memory_scale * (resident[d] + active[d])) for d in sorted(resident)}
+        counted = self._counted(tuple(plan.stages.values()), _on_grid(lengths))
+        return {device: ceil(self.memory_scale * held) for device, held in counted.items()}
+
+    def _counted(self, stages: tuple[StagePlan, ...], at: Lengths) -> Mapping[DeviceId, float]:
+        """Bytes of every device as they are counted."""
+        if (stages, at) not in self.counted:
+            resident: dict[DeviceId, float] = {}
+            active: dict[DeviceId, float] = {}
+            for stage in stages:
+                stays, lives = self._footprint(stage, at)
+                for device in stage.devices:
+                    resident[device] = resident.get(device, 0.0) + stays
+                    active[device] = max(active.get(device, 0.0), lives)
+            if len(self.counted) >= MOST_COUNTED:
+                self.counted.clear()
+            self.counted[stages, at] = {d: resident[d] + active[d] for d in sorted(resident)}
+        return self.counted[stages, at]
 
     def _footprint(self, plan: StagePlan, lengths: Lengths) -> tuple[float, float]:
         """Bytes on each device of a holder, idle and on top while it is active, as they are counted."""
@@ -167,47 +168,52 @@ class OutlinePricing:
         return self.footprints[key]
 
     def efficiencies(self) -> Mapping[str, float]:
-        """See Pricing."""
-        learnt = self._learnt.items()
+        """See Pricing: those of the last look."""
+        learnt = self.experience.looked.items()
         return {
             name: v for (kind, role), known in learnt for name, v in known.efficiencies.achieved(f"{kind}/{role}").items()
         }
 
     def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> OutlinePricing:
         """See Pricing."""
-        seen = (*self.seen[1 - WINDOW :], Seen(plan, lengths, stage_s)) if stage_s else self.seen
-        return replace(self, seen=seen, memory_scale=self._scale_after(plan, lengths, peak_bytes))
+        scale = self._scale_after(plan, lengths, peak_bytes)
+        if not stage_s:
+            return replace(self, memory_scale=scale)
+        stages = {name: seconds for name, seconds in stage_s.items() if seconds > 0 and name in self._stage_names}
+        seen = self.experience.after(Seen(plan, lengths, stages), self.known, self._worked)
+        return replace(self, experience=seen, memory_scale=scale)
+
+    def _worked(self, stage: str, one: Seen) -> tuple[Key, Workload]:
+        """The kind and role of a model-stage of a step that was seen, and what it computed."""
+        modelled = self.outline.workflow.stage(stage)
+        kind = self._group_of[one.plan.stages[modelled.holder].devices[0]].kind
+        return (kind, modelled.role), self._work(stage, one.plan, one.lengths)
+
+    def _work(self, stage: str, plan: Plan, lengths: Lengths) -> Workload:
+        """What a model-stage computed."""
+        holder = plan.stages[self.outline.workflow.stage(stage).holder]
+        key = stage, holder, lengths
+        if key not in self.works:
+            if len(self.works) >= MOST_WORKS:
+                self.works.clear()
+            pricer = self._unlearnt(lengths)
+            kind = self._kind(pricer, holder)
+            self.works[key] = pricer.work(stage, kind, pricer.planned(holder.stage, kind, holder))
+        return self.works[key]
 
     def _scale_after(self, plan: Plan, lengths: Lengths, peak_bytes: int) -> float:
         """What was taken over what was predicted: up at once, down slowly, since one peak says little of other plans."""
         if not peak_bytes:
             return self.memory_scale
         ratio = self.memory_scale * peak_bytes / max(self.peaks(plan, lengths).values())
-        if not self.seen:
+        if not self.experience.steps:
             return ratio
         return max(ratio, self.memory_scale + SCALE_WEIGHT * (ratio - self.memory_scale))
 
     @cached_property
     def _learnt(self) -> Learnt:
         """The efficiencies of each kind and role, fitted on the last steps."""
-        runs: dict[Key, list[_Run]] = {}
-        for age, one in enumerate(reversed(self.seen)):
-            pricer = self._unlearnt(one.lengths)
-            for stage, seconds in one.stage_s.items():
-                if seconds <= 0 or stage not in self._stage_names:
-                    continue
-                modelled = self.outline.workflow.stage(stage)
-                plan = one.plan.stages[modelled.holder]
-                kind = self._kind(pricer, plan)
-                work = pricer.work(stage, kind, pricer.planned(modelled.holder, kind, plan))
-                key = pricer.kinds[kind][0], modelled.role
-                runs.setdefault(key, []).append(_Run(work, seconds, RECENCY**age))
-        return {**self.known, **{key: self._fitted(key, found) for key, found in runs.items()}}
-
-    def _fitted(self, key: Key, runs: Sequence[_Run]) -> AcceleratorModel:
-        before = known_of(self.known, key)
-        works, seconds, weights = zip(*runs, strict=True)
-        return replace(before, efficiencies=before.efficiencies.learn(works, seconds, weights))
+        return self.experience.fitted(self.known, self._worked)
 
     def _pricer(self, lengths: Lengths) -> Pricer:
         return Pricer(self._at(lengths, self.outline.nodes), self.models, self._learnt, self._largest_node)

@@ -35,6 +35,10 @@ OVER_CAPACITY = 1.02
 """Of a device's memory, what a step that ran out of it is taken to need: the allocation that failed says no more."""
 
 
+TOLD_STEPS = 1000
+"""Steps after which the controller's news are taken over: a run of a million steps would else hold a report of each."""
+
+
 class Adaptive:
     """One run of one scenario."""
 
@@ -50,7 +54,6 @@ class Adaptive:
         self._ports: SimPorts | None = None
         self._driver_state: JobState | None = None
         """Of the controller before a restart: what it had learnt is saved with the job."""
-        self._told = 0
 
     def run(self) -> Outcome:
         """The whole trace."""
@@ -82,7 +85,7 @@ class Adaptive:
             old = self._driver_state
             state = replace(state, learnt=old.learnt, horizons=old.horizons, links=old.links)
         self._driver = Driver(state, Ports(ports, ports, ports), Unwritten(), self._facts.clock)
-        self._ports, self._told = ports, 0
+        self._ports = ports
         ports.starts_at_once = True
         self._ask(JobStarted(devices=self._pool.usable))
         ports.starts_at_once = False
@@ -151,6 +154,8 @@ class Adaptive:
         self.ledger.device_s += truth.seconds * len(self._pool.there)
         self._saved.boundary(self._step, self._facts.now_s)
         self._ask(BoundaryReached(report=_report(self._step, truth, driver.state)))
+        if self._step % TOLD_STEPS == 0:
+            self._keep_news()
 
     def _ask(self, event: Event) -> None:
         """Tell the controller, and wait for its release; time that passes goes into the transition."""
@@ -212,14 +217,15 @@ class Adaptive:
         self._facts.now_s = until_s
 
     def _keep_news(self) -> None:
+        """Take over what the controller has told; its reports of steps are in the ledger already."""
         if self._driver is None:
             return
-        for news in self._driver.news[self._told :]:
+        for news in self._driver.news:
             if isinstance(news, Decision):
                 self.ledger.decisions.append(news)
             elif isinstance(news, TransitionRecord):
                 self.ledger.transitions.append(news)
-        self._told = len(self._driver.news)
+        self._driver.news.clear()
 
 
 def describe(plan: Plan) -> str:

@@ -37,6 +37,10 @@ REMEMBERED = 65_536
 hundred bytes. The same for where model-stages lie."""
 
 
+REMEMBERED_PEAKS = 8192
+"""The same of bytes by device: some ten kilobytes each in a large pool."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrueStep:
     """One step of a plan, before noise."""
@@ -65,6 +69,10 @@ class Truth:
     _steps: dict[tuple[int, tuple[int, int], Condition], TrueStep] = field(default_factory=dict, repr=False, compare=False)
     """By the identity of the plan, which each value keeps alive."""
 
+    _peaks: dict[tuple[int, Lengths], tuple[Plan, Mapping[DeviceId, int]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """The same of bytes, at the lengths themselves."""
     _topologies: dict[StagePlan, Topology] = field(default_factory=dict, repr=False, compare=False)
     _compositions: dict[tuple[StagePlan, ...], Composition] = field(default_factory=dict, repr=False, compare=False)
 
@@ -140,7 +148,13 @@ class Truth:
 
     def peak_bytes(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """The most that every device of the plan holds in a step with these lengths."""
-        return peak_bytes(self.times, plan, lengths)
+        key = id(plan), lengths
+        known = self._peaks.get(key)
+        if known is None:
+            if len(self._peaks) >= REMEMBERED_PEAKS:
+                self._peaks.clear()
+            known = self._peaks[key] = plan, peak_bytes(self.times, plan, lengths)
+        return known[1]
 
     def move_seconds(self, num_bytes: float, link: LinkClass, device: DeviceId = 0, factor: float = 1.0) -> float:
         """Of moving bytes from a device; `factor` where the link is slow, or shared by so many moves."""

@@ -1,0 +1,95 @@
+"""The last steps of an outline's job, and what their times teach: efficiencies by accelerator kind and role.
+
+    stage times of a step -> Experience.after -> a look every few steps: fitted anew, unless the last fit predicts them
+                          -> Experience.fitted, when a plan is priced
+
+A fit takes as long as thousands of simulated steps, and most steps teach nothing: times are what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import log
+from statistics import fmean
+from typing import NamedTuple, TypeAlias
+
+from nereus.cost.accelerator import AcceleratorModel, Key, Learnt
+from nereus.cost.priors import known_of
+from nereus.cost.step import RECENCY, WINDOW
+from nereus.cost.volume import Workload
+from nereus.emu.plan import Plan
+from nereus.planner.pricing import Lengths
+
+LOOK_STEPS = 6
+"""Steps from one look at the efficiencies to the next: six new steps outweigh all before in their fit."""
+
+EXPLAINED = 0.05
+"""Of a model-stage's seconds, as a mean over these steps: what the last fit predicts so well is not fitted again. A quarter
+of the drift that triggers, and twice what steps vary by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A step that was run."""
+
+    plan: Plan
+    lengths: Lengths
+    stage_s: Mapping[str, float]
+    """By model-stage, those without devices of their own included."""
+
+
+Worked: TypeAlias = Callable[[str, Seen], tuple[Key, Workload]]
+"""Kind and role of a model-stage of a step, and what it computed."""
+
+
+class _Run(NamedTuple):
+    """A model-stage that was run."""
+
+    work: Workload
+    seconds: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What was seen, newest last."""
+
+    steps: tuple[Seen, ...] = ()
+    looked: Learnt = field(default_factory=dict)
+    """What was fitted at the last look that found times which the fit before did not predict."""
+    since: int = 0
+    """Steps since the last look."""
+
+    def after(self, one: Seen, known: Learnt, worked: Worked) -> Experience:
+        """With one more step."""
+        seen = replace(self, steps=(*self.steps[1 - WINDOW :], one), since=self.since + 1)
+        if seen.since < LOOK_STEPS:
+            return seen
+        return replace(seen, since=0, looked=self.looked if seen._is_explained(worked) else seen.fitted(known, worked))
+
+    def fitted(self, known: Learnt, worked: Worked) -> Learnt:
+        """The efficiencies of each kind and role on the last steps; of those that were not seen, what was known."""
+        runs: dict[Key, list[_Run]] = {}
+        for age, one in enumerate(reversed(self.steps)):
+            for stage, seconds in one.stage_s.items():
+                key, work = worked(stage, one)
+                runs.setdefault(key, []).append(_Run(work, seconds, RECENCY**age))
+        return {**known, **{key: _fitted(known, key, found) for key, found in runs.items()}}
+
+    def _is_explained(self, worked: Worked) -> bool:
+        """Whether the last fit predicts the steps since the last look."""
+        if not self.looked:
+            return False
+        logs: dict[str, list[float]] = {}
+        for one in self.steps[-LOOK_STEPS:]:
+            for stage, seconds in one.stage_s.items():
+                key, work = worked(stage, one)
+                logs.setdefault(stage, []).append(log(seconds / known_of(self.looked, key).seconds(work)))
+        return all(abs(fmean(found)) <= EXPLAINED for found in logs.values())
+
+
+def _fitted(known: Learnt, key: Key, runs: Sequence[_Run]) -> AcceleratorModel:
+    before = known_of(known, key)
+    works, seconds, weights = zip(*runs, strict=True)
+    return replace(before, efficiencies=before.efficiencies.learn(works, seconds, weights))
