@@ -25,12 +25,13 @@ TRACES = (
 """Pools of several devices that change: quickly, slowly, down to nothing, and on a schedule."""
 
 CURVES = (
-    "curve_areal_qwen2.5-7b-zero_response_length.csv",
-    "verl_softgrpo_1.5B_Direclet_noise.csv",
-    "verl_softgrpo_1.5B_normal_grpo.csv",
-    "verl_softgrpo_1.5B_Direclet_noise_1.csv",
+    ("curve_areal_qwen2.5-7b-zero_response_length.csv", 4096, None),
+    ("verl_softgrpo_1.5B_Direclet_noise.csv", 8192, 8192),
+    ("verl_softgrpo_1.5B_normal_grpo.csv", 8192, 8192),
+    ("verl_softgrpo_1.5B_Direclet_noise_1.csv", 8192, 8192),
 )
-"""Mean responses that grow, shrink and stay."""
+"""Mean responses that grow, shrink and stay; the longest that the job declares; and where the measured run cut them off
+(`response_length_max` of nearly all of its steps; the other file has means only, and responses far from any limit)."""
 
 MODELS = (
     ("Meta-Llama-3.1-8B.json", 16, 128),
@@ -63,22 +64,32 @@ class Case:
     models: dict[str, HfModel]
     trace: AvailabilityTrace
     lengths: tuple[tuple[int, float], ...]
+    longest: int | None
+    """Where responses are cut off, in tokens."""
     seed: int
 
     def scenario(self, gamma: float = 0.5) -> Scenario:
         """The world of this case; every case has its own."""
         return Inputs(
-            outline=self.outline, models=self.models, trace=self.trace, lengths=self.lengths, seed=self.seed, gamma=gamma
+            outline=self.outline,
+            models=self.models,
+            trace=self.trace,
+            lengths=self.lengths,
+            longest=self.longest,
+            seed=self.seed,
+            gamma=gamma,
         ).scenario()
 
 
 def cases(data: Path) -> tuple[Case, ...]:
     """All pairs of a trace and a curve."""
     found = []
-    for number, (trace, curve) in enumerate((trace, curve) for trace in TRACES for curve in CURVES):
+    for number, (trace, (curve, longest, cut)) in enumerate((trace, curve) for trace in TRACES for curve in CURVES):
         config, devices, sequences = MODELS[(number + number // len(CURVES)) % len(MODELS)]
         algorithm, asynchronous = ALGORITHMS[number % len(ALGORITHMS)]
-        outline = parse_outline(_outline(config, devices, sequences, algorithm, asynchronous=asynchronous))
+        lengths = read_lengths(data / "lengths" / curve)
+        mean = min(round(lengths[0][1]), longest)
+        outline = parse_outline(_outline(config, devices, sequences, algorithm, (mean, longest), asynchronous=asynchronous))
         model = parse_hf_config(read_data(data / "hf_configs" / config, "model"), config)
         found.append(
             Case(
@@ -86,14 +97,17 @@ def cases(data: Path) -> tuple[Case, ...]:
                 outline=outline,
                 models=dict.fromkeys({stage.model for stage in outline.workflow.stages}, model),
                 trace=_scaled(read_availability(data / "availability" / trace), devices),
-                lengths=read_lengths(data / "lengths" / curve),
+                lengths=lengths,
+                longest=cut,
                 seed=number,
             )
         )
     return tuple(found)
 
 
-def _outline(config: str, devices: int, sequences: int, algorithm: str, *, asynchronous: bool) -> dict[str, Any]:
+def _outline(
+    config: str, devices: int, sequences: int, algorithm: str, tokens: tuple[int, int], *, asynchronous: bool
+) -> dict[str, Any]:
     samples = {"ppo": 1, "grpo": 8, "remax": 1}[algorithm]
     return {
         "name": config.removesuffix(".json"),
@@ -104,8 +118,8 @@ def _outline(config: str, devices: int, sequences: int, algorithm: str, *, async
             "prompts_per_step": sequences // samples,
             "samples_per_prompt": samples,
             "prompt_tokens": PROMPT_TOKENS,
-            "response_tokens": 1024,
-            "longest_response_tokens": 4096,
+            "response_tokens": tokens[0],
+            "longest_response_tokens": tokens[1],
         },
         "nodes": [{"kind": "H100", "count": devices // 8, "devices": 8}],
         "micro_batches": [1, 4],

@@ -24,6 +24,7 @@ from nereus.control.events import (
     PoolChanged,
     ReplanRequested,
     StepLost,
+    StepStopped,
 )
 from nereus.control.losing import asked_again, failed, lost, pool
 from nereus.control.mirror import mirror
@@ -44,7 +45,7 @@ from nereus.control.phases import (
     Transitioning,
     Waiting,
 )
-from nereus.control.planning import OPERATOR, boundary, no_plan, plan_ready, replan, wait
+from nereus.control.planning import OPERATOR, boundary, look, no_plan, plan_ready, replan, wait
 from nereus.control.regrouping import settling, transitioning
 from nereus.control.starting import starting
 from nereus.control.state import JobState, Result
@@ -96,7 +97,9 @@ def _decide(before: JobState, state: JobState, event: Event, now_s: float) -> Re
             return plan_ready(state, event, now_s)
         case OpFailed(op="propose"), Planning():
             return no_plan(state, f"the planner failed: {event.error}", now_s)
-        case BoundaryReached(), Waiting():
+        case StepStopped(), Steady() | Planning() | Admitted():
+            return look(state, now_s)
+        case BoundaryReached() | StepStopped(), Waiting():
             return replace(state, phase=replace(state.phase, holding=True)), ()
         case DeviceReady(), Waiting():
             return wait(state)

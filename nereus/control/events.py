@@ -121,6 +121,14 @@ class EndpointDied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepStopped:
+    """The loop has given up its step before an update of it, and waits: devices of the plan leave before the end of the step."""
+
+    step: int
+    """Steps that are complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepLost:
     """The loop could not finish a step, since a process died; all others are quiet, and it waits for a release."""
 
@@ -208,6 +216,7 @@ Event = (
     | Committed
     | EndpointDied
     | StepLost
+    | StepStopped
     | BoundaryReached
     | PoolChanged
     | PlanReady

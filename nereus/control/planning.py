@@ -35,6 +35,11 @@ def boundary(state: JobState, now_s: float) -> Result:
         return _held(replace(state, boundary_due=True))
     if state.step in state.config.script:
         return scripted(state, state.config.script[state.step], now_s)
+    return look(state, now_s)
+
+
+def look(state: JobState, now_s: float) -> Result:
+    """The loop asks what to run next: carry out what was admitted, else look for triggers and let it go on."""
     if isinstance(state.phase, Admitted):
         return carry_out_admitted(state, state.phase, now_s)
     found = _triggers(state) if state.config.policy.adapt else ()
@@ -88,15 +93,13 @@ def _memory_is_short(state: JobState) -> bool:
 
 
 def _triggers(state: JobState) -> tuple[Trigger, ...]:
-    report = state.report
-    assert report is not None
     if state.reference is None:
         return ()
     snapshot = state.snapshot
     # Devices that arrived together become ready one by one: the pool counts as changed when the last one is.
     growing = bool(state.starting) and set(state.usable) >= state.reference.pool
     observed = Observed(
-        response_tokens=report.response_tokens_mean,
+        response_tokens=state.mean_tokens,
         pool=state.reference.pool if growing else frozenset(state.usable),
         used=state.plan.devices,
         predicted_bytes=snapshot.peak_bytes(),

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import log
-from statistics import fmean
+from itertools import pairwise
+from math import ceil, exp, log
+from statistics import NormalDist, fmean, median, stdev
 from typing import NamedTuple, TypeAlias
 
 from nereus.cost.accelerator import AcceleratorModel, Key, Learnt
@@ -27,6 +28,14 @@ LOOK_STEPS = 6
 EXPLAINED = 0.05
 """Of a model-stage's seconds, as a mean over these steps: what the last fit predicts so well is not fitted again. A quarter
 of the drift that triggers, and twice what steps vary by."""
+
+
+QUANTILE = NormalDist().inv_cdf(0.99)
+"""Standard deviations from the mean to the 99th percentile, at which memory is predicted (paper, section 4.1: a predicted
+memory violation)."""
+
+ENOUGH = 8
+"""Pairs of steps from which a spread is taken: of fewer, it is off by more than a third as often as not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,24 @@ class Experience:
     """What was fitted at the last look that found times which the fit before did not predict."""
     since: int = 0
     """Steps since the last look."""
+
+    def lengths(self, mean: float, ratio: float) -> Lengths:
+        """Responses of the next step, after one of `mean` tokens; `ratio` is the longest over the mean as declared.
+
+        The longest is the 99th percentile of what steps had over the mean of the step before (log-normal); until there are
+        enough, the declared one, or what was seen if that is more.
+        """
+        tails = [one.lengths.longest / one.lengths.mean for one in self.steps if one.lengths.mean > 0]
+        if not tails:
+            return Lengths(mean, ceil(mean * ratio))
+        ahead = [
+            log(after.lengths.longest / before.lengths.mean)
+            for before, after in pairwise(self.steps)
+            if before.lengths.mean > 0 and after.lengths.longest > 0
+        ]
+        usual = median(tails)
+        most = exp(fmean(ahead) + QUANTILE * stdev(ahead)) if len(ahead) >= ENOUGH else max(ratio, *tails)
+        return Lengths(mean, ceil(mean * max(most, usual)), mean * usual)
 
     def after(self, one: Seen, known: Learnt, worked: Worked) -> Experience:
         """With one more step."""

@@ -96,10 +96,9 @@ class OutlinePricing:
         return self
 
     def lengths(self, mean: float, steps: range) -> Lengths:
-        """The longest response grows with the mean; before the first step, what the outline expects."""
+        """The longest response grows with the mean, as it was seen to; before the first step, what the outline expects."""
         work = self.outline.workload
-        response = mean or float(work.response_tokens)
-        return Lengths(response, ceil(response * work.longest_tokens / work.response_tokens))
+        return self.experience.lengths(mean or float(work.response_tokens), work.longest_tokens / work.response_tokens)
 
     def search(self, pool: Devices, lengths: Lengths, top: int, like: Plan | None = None) -> tuple[Target, ...]:
         """See Pricing."""
@@ -112,6 +111,7 @@ class OutlinePricing:
                 learnt=self._learnt,
                 rules=ADAPTABLE,
                 largest_node=self._largest_node,
+                usual_longest=round(at.usual),
                 told=self.told.setdefault(at, {}),
             )
         planner = self.planners[pool.ids, at]
@@ -139,7 +139,7 @@ class OutlinePricing:
 
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """See Pricing."""
-        counted = self._counted(tuple(plan.stages.values()), _on_grid(lengths))
+        counted = self._counted(tuple(plan.stages.values()), replace(_on_grid(lengths), usual=0.0))
         return {device: ceil(self.memory_scale * held) for device, held in counted.items()}
 
     def _counted(self, stages: tuple[StagePlan, ...], at: Lengths) -> Mapping[DeviceId, float]:
@@ -158,7 +158,7 @@ class OutlinePricing:
         return self.counted[stages, at]
 
     def _footprint(self, plan: StagePlan, lengths: Lengths) -> tuple[float, float]:
-        """Bytes on each device of a holder, idle and on top while it is active, as they are counted."""
+        """Bytes on each device of a holder, idle and on top while it is active."""
         group = self._group_of[plan.devices[0]]
         key = replace(plan, devices=tuple(range(len(plan.devices)))), (group.kind, group.memory_bytes), lengths
         if key not in self.footprints:
@@ -212,14 +212,17 @@ class OutlinePricing:
 
     @cached_property
     def _learnt(self) -> Learnt:
-        """The efficiencies of each kind and role, fitted on the last steps."""
         return self.experience.fitted(self.known, self._worked)
 
     def _pricer(self, lengths: Lengths) -> Pricer:
-        return Pricer(self._at(lengths, self.outline.nodes), self.models, self._learnt, self._largest_node)
+        return self._pricer_of(lengths, self._learnt)
 
     def _unlearnt(self, lengths: Lengths) -> Pricer:
-        return Pricer(self._at(lengths, self.outline.nodes), self.models, self.known, self._largest_node)
+        return self._pricer_of(lengths, self.known)
+
+    def _pricer_of(self, lengths: Lengths, learnt: Learnt) -> Pricer:
+        outline = self._at(lengths, self.outline.nodes)
+        return Pricer(outline, self.models, learnt, self._largest_node, round(lengths.usual))
 
     def _options(self, plan: Plan, pricer: Pricer) -> dict[str, Option]:
         return {name: pricer.of_plan(name, self._kind(pricer, stage), stage) for name, stage in plan.stages.items()}
@@ -294,5 +297,5 @@ def _target(step: PlannedStep, scale: float) -> Target:
 
 def _on_grid(lengths: Lengths) -> Lengths:
     """Rounded up on a grid of 1 %: most steps find what was asked before, and a plan that was found stays one that fits."""
-    mean, longest = (exp(ceil(log(max(tokens, 1.0)) / GRID) * GRID) for tokens in (lengths.mean, lengths.longest))
-    return Lengths(mean, longest)
+    found = (lengths.mean, lengths.longest, lengths.usual)
+    return Lengths(*(exp(ceil(log(max(tokens, 1.0)) / GRID) * GRID) if tokens else 0.0 for tokens in found))

@@ -41,6 +41,8 @@ class OutlinePlanner:
     """Holders of which only these degrees are looked at, with any micro-batch and recomputation."""
     largest_node: int = 0
     """Devices between which the fast links run; 0: as many as the largest node of a kind has."""
+    usual_longest: int = 0
+    """The longest response that is expected, for which generation waits; 0: the longest that must fit."""
     told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """What pricers of this outline at these lengths have told before; see Prices."""
     tables: Tables = ()
@@ -51,7 +53,15 @@ class OutlinePlanner:
     @cached_property
     def pricer(self) -> Pricer:
         """The options on the devices that are planned for."""
-        return Pricer(self._cut, self.models, self.learnt, self.largest_node, self.told, self.across)
+        return Pricer(
+            outline=self._cut,
+            models=self.models,
+            learnt=self.learnt,
+            largest_node=self.largest_node,
+            usual_longest=self.usual_longest,
+            told=self.told,
+            across=self.across,
+        )
 
     @cached_property
     def priced(self) -> Tables:
@@ -186,7 +196,7 @@ class OutlinePlanner:
         longest = ceil(work.longest_tokens * mean / work.response_tokens)
         update = {"response_tokens": ceil(mean), "longest_response_tokens": longest}
         outline = self.outline.model_copy(update={"workload": work.model_copy(update=update)})
-        return replace(self, outline=outline, told={}, tables=())
+        return replace(self, outline=outline, usual_longest=0, told={}, tables=())
 
     def _fits_at(self, plan: PlannedStep, mean: float) -> bool:
         pricer = self.grown(mean).pricer

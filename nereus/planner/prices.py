@@ -44,6 +44,8 @@ class Prices:
     """What was measured, by accelerator kind and role; others start from what ships with the kind."""
     largest_node: int = 0
     """Devices between which the fast links run; 0: as many as the largest node of the kind has here."""
+    usual_longest: int = 0
+    """The longest response that is expected, for which generation waits; 0: the longest that must fit."""
     told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """Seconds and bytes that were told before: of a model-stage in a role, whoever holds it and however many devices there
     are. May be shared between pricers of one outline at the same lengths that have learnt the same."""
@@ -130,7 +132,7 @@ class Prices:
         role, architecture, work = self.outline.workflow.stage(holder).role, self.architecture(holder), self.outline.workload
         model = self.model(kind, role)
         if role == GENERATION:
-            return model.generation_memory(run, architecture, self._rollout(architecture, run))
+            return model.generation_memory(run, architecture, self._rollout(architecture, run, work.longest_tokens))
         fullest = replace(run, tokens=work.prompt_tokens + work.longest_tokens)
         if self.trains(holder):
             return model.training_memory(self._update(fullest), architecture)
@@ -151,7 +153,7 @@ class Prices:
         one = self.outline.workflow.stage(stage)
         model, architecture = self.model(kind, one.role), self.architecture(one.holder)
         if one.role == GENERATION:
-            return model.seconds(generation_workload(run, architecture, self._rollout(architecture, run)))
+            return model.seconds(generation_workload(run, architecture, self._rollout(architecture, run, self._waits_for)))
         if one.role == TRAINING:
             return model.training_seconds(self._update(run), architecture)
         return model.seconds(inference_workload(run, architecture))
@@ -169,7 +171,7 @@ class Prices:
         one = self.outline.workflow.stage(stage)
         model, architecture = self.model(kind, one.role), self.architecture(one.holder)
         if one.role == GENERATION:
-            return model.generation(run, architecture, self._rollout(architecture, run))
+            return model.generation(run, architecture, self._rollout(architecture, run, self._waits_for))
         if one.role == TRAINING:
             return model.training(self._update(run), architecture)
         return model.inference(run, architecture)
@@ -178,7 +180,12 @@ class Prices:
         """One of the step's updates."""
         return replace(run, sequences=run.sequences / self.outline.workload.updates_per_step)
 
-    def _rollout(self, architecture: Architecture, run: Execution) -> Rollout:
+    @property
+    def _waits_for(self) -> int:
+        """The longest response of a rollout."""
+        return self.usual_longest or self.outline.workload.longest_tokens
+
+    def _rollout(self, architecture: Architecture, run: Execution, longest: int) -> Rollout:
         """Room for as many sequences as `run` has at a time, at their mean length: engines evict and admit one by one."""
         work = self.outline.workload
         tokens = architecture.context(work.prompt_tokens + work.response_tokens)
@@ -186,7 +193,7 @@ class Prices:
             sequences=work.global_batch,
             prompt_tokens=work.prompt_tokens,
             response_tokens=work.response_tokens,
-            longest_tokens=work.longest_tokens,
+            longest_tokens=longest,
             kv_bytes=kv_token_bytes(run, architecture, run.item_bytes) * tokens * run.micro_batch,
             kv_item_bytes=run.item_bytes,
             reserves=True,

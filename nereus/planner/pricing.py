@@ -23,6 +23,8 @@ class Lengths:
     """Decides latency."""
     longest: float
     """Decides memory."""
+    usual: float = 0.0
+    """The longest that is expected: decides how long generation takes, which waits for it. 0: as `longest`."""
 
 
 @dataclass(frozen=True, slots=True)

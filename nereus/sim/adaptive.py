@@ -1,6 +1,7 @@
 """A job under the real controller in a simulated world: the same Driver, core, planner and policy as `nereus run`.
 
     start -> release -> step (truth's seconds) -> BoundaryReached -> facts in virtual time -> release -> ...
+                          | a notice is shorter than the step -> StepStopped -> a plan without what leaves -> the step again
                           | a device of the plan goes -> StepLost -> a plan from the intact units -> the step again
                           | the job stops -> a restart from its last checkpoint, on what is there
 
@@ -10,15 +11,17 @@ The core knows nothing of the simulation. It hears of the pool by notices, and o
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from nereus.control.effects import Decision, TransitionRecord
-from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost
+from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost, StepStopped
 from nereus.control.report import StepReport
 from nereus.control.state import JobState
 from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import NereusError
 from nereus.planner.outline_pricing import OutlinePricing
 from nereus.planner.pricing import Devices, Lengths
+from nereus.policy.notice import give_up_at
 from nereus.policy.proposal import propose
 from nereus.runtime.driver import Driver
 from nereus.runtime.ports import Ports
@@ -49,7 +52,7 @@ class Adaptive:
         self._pool = Pool(scenario.timeline)
         self._step = 0
         self._saved = Checkpoints(scenario.checkpoint_s)
-        self._step_s = 0.0
+        self._began_s = 0.0
         self._driver: Driver | None = None
         self._ports: SimPorts | None = None
         self._driver_state: JobState | None = None
@@ -123,15 +126,26 @@ class Adaptive:
         least = round(OVER_CAPACITY * self._scenario.capacity_bytes)
         self._driver_state = replace(state, learnt=state.pricing.learn(plan, responses, {}, least))
 
+    def _give_up_at(self, plan: Plan) -> float:
+        """When the step that runs is given up for devices that leave, if it has not ended by then; never, for none."""
+        ends = [end for device, end in self._pool.leaving.items() if device in plan.devices]
+        return give_up_at(self._facts.now_s, self._began_s, min(ends), self._expected_s) if ends else inf
+
+    @property
+    def _expected_s(self) -> float | None:
+        """How long a step is expected to take, as the controller has learnt it; None before it has seen one."""
+        state = self._driver.state if self._driver else None
+        return state.snapshot.l_step_s() if state and state.learnt else None
+
     # --- a step -------------------------------------------------------------------------------------------------------
 
     def _run_step(self, driver: Driver) -> None:
         scenario, plan, began = self._scenario, driver.state.plan, self._facts.now_s
         truth = scenario.step(plan, self._step + 1, began)
-        self._step_s = truth.seconds
-        end = began + truth.seconds
+        self._began_s = began
+        end, given_up = began + truth.seconds, self._give_up_at(plan)
         what = describe(plan)
-        while (event := self._next(end)) is not None:
+        while (event := self._next(min(end, given_up))) is not None:
             lost = plan.devices.intersection(event.gone) if isinstance(event, PoolChanged) else ()
             ending = {device: driver.state.endpoint_of[device] for device in lost if device in driver.state.endpoint_of}
             driver.post(event)
@@ -142,6 +156,12 @@ class Adaptive:
                 else:
                     self._down("the last copy of a model-stage was lost")
                 return
+            given_up = min(given_up, self._give_up_at(plan))
+        if given_up < end:
+            self._facts.now_s = given_up
+            self.ledger.spend(began, given_up, Cause.REDONE, what)
+            self._ask(StepStopped(step=self._step))
+            return
         self._facts.now_s = end
         if truth.peak_bytes > scenario.capacity_bytes:
             self.ledger.spend(began, end, Cause.OUT_OF_MEMORY, what)
@@ -197,8 +217,12 @@ class Adaptive:
         if event.change is Change.GONE:
             return PoolChanged(step=self._step, arriving=(), leaving={}, gone=event.devices)
         self._saved.notice(self._step, self._facts.now_s, event.gone_s, self._scenario.save_s)
-        steps = int((event.gone_s - self._facts.now_s) / self._step_s) if self._step_s else 0
-        return PoolChanged(step=self._step, arriving=(), leaving=dict.fromkeys(event.devices, self._step + steps))
+        return PoolChanged(step=self._step, arriving=(), leaving=dict.fromkeys(event.devices, self._last_step(event.gone_s)))
+
+    def _last_step(self, until_s: float) -> int:
+        """The step that is expected to be the last that ends before a time."""
+        expected = self._expected_s
+        return self._step + (max(int((until_s - self._began_s) / expected), 0) if expected else 0)
 
     def _pass_pool_event(self, until_s: float) -> bool:
         """Let time pass to the next change of the pool, with no job to tell; whether there was one."""

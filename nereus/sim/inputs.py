@@ -43,6 +43,8 @@ class Inputs:
     trace: AvailabilityTrace
     lengths: tuple[tuple[int, float], ...] = ()
     """(step, mean response in tokens); none: the outline's mean throughout."""
+    longest: int | None = None
+    """Where responses are cut off, in tokens; None: nowhere."""
     drift: Drift | None = None
     gamma: float = GAMMA
     seed: int = 0
@@ -60,7 +62,9 @@ class Inputs:
             models=models,
             states=states_of(outline, models),
             timeline=Timeline.of(self.trace, outline.num_devices, self.notice_s),
-            curve=ResponseCurve(self.lengths or ((0, float(work.response_tokens)),), samples=work.global_batch),
+            curve=ResponseCurve(
+                self.lengths or ((0, float(work.response_tokens)),), samples=work.global_batch, most=self.longest
+            ),
             truth=Truth(outline, models, self.seed),
             drift=self.drift,
             policy=Policy(adapt=True, gamma=self.gamma, headroom=outline.headroom, bucket=self._bucket_bytes),
