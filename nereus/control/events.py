@@ -122,7 +122,7 @@ class EndpointDied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStopped:
-    """The loop has given up its step before an update of it, and waits: devices of the plan leave before the end of the step."""
+    """The loop has given up its step before an update of it, and waits: devices of the plan leave before its end."""
 
     step: int
     """Steps that are complete."""

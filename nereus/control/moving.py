@@ -23,7 +23,9 @@ from nereus.errors import LayoutError
 from nereus.policy.proposal import transition_to
 from nereus.policy.triggers import Trigger
 from nereus.spec.plan import ScriptedTransition
+from nereus.transition.estimate import LinkRates, Outcome, setup_seconds
 from nereus.transition.ops import Transition
+from nereus.transition.traffic import new_groups
 
 HOUR_S = 3600.0
 """Seconds over which transitions are counted against the policy's limit."""
@@ -115,7 +117,7 @@ def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Res
         after,
         endpoint_of={d: e for d, e in state.endpoint_of.items() if d not in left},
         leaving={d: s for d, s in state.leaving.items() if d not in left},
-        links=state.links if moving.l_tran_s is None else state.links.corrected(moving.l_tran_s, seconds),
+        links=state.links if moving.l_tran_s is None else _corrected(state.links, carrying, moving.l_tran_s),
         num_regroups=0,
         previous=state.plan.stages,
         committed_s=_within_the_hour((*state.committed_s, carrying.began_s[-1])),
@@ -141,6 +143,14 @@ def committed(state: JobState, moving: Transitioning, carrying: Carrying) -> Res
     retire = (RetireEndpoints(endpoints=tuple(state.endpoint_of[d] for d in left)),) if left else ()
     after, go = let_go(after)
     return after, (Publish(news=record), *retire, *go)
+
+
+def _corrected(links: LinkRates, carrying: Carrying, l_tran_s: float) -> LinkRates:
+    """The rates after a transition: what its communicators took, and what the rest did."""
+    setup_s = setup_seconds(new_groups(carrying.task.transition), links)
+    moved_s = carrying.seconds(Leg.MOVE, Leg.DIGEST_AFTER) + carrying.seconds(Leg.HELD, Leg.DONE)
+    setup = Outcome(setup_s, carrying.seconds(Leg.INSTALL, Leg.MOVE))
+    return links.corrected(setup, Outcome(l_tran_s - setup_s, moved_s))
 
 
 def _within_the_hour(times_s: tuple[float, ...]) -> tuple[float, ...]:

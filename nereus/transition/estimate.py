@@ -22,6 +22,21 @@ from nereus.transition.traffic import sent_bytes
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a part of a transition was predicted to take, and what it took."""
+
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def correction(self) -> float:
+        """Factor half of the way from the prediction to what was measured; 1 where nothing was predicted."""
+        if self.predicted_s <= 0:
+            return 1.0
+        return 0.5 + 0.5 * min(max(self.measured_s / self.predicted_s, 0.2), 5.0)
+
+
+@dataclass(frozen=True, slots=True)
 class LinkRates:
     """How fast state moves and groups are made."""
 
@@ -40,12 +55,13 @@ class LinkRates:
     group_s: float = 0.02
     """Seconds per member to make a communicator."""
     scale: float = 1.0
-    """Measured over predicted, from the transitions so far."""
+    """Measured over predicted seconds of moving, from the transitions so far."""
+    setup_scale: float = 1.0
+    """The same of making communicators: the one says nothing of the other."""
 
-    def corrected(self, predicted_s: float, measured_s: float) -> LinkRates:
+    def corrected(self, setup: Outcome, moving: Outcome) -> LinkRates:
         """Rates after one more transition: half of the way to what was measured."""
-        ratio = min(max(measured_s / max(predicted_s, 1e-6), 0.2), 5.0)
-        return replace(self, scale=self.scale * (0.5 + 0.5 * ratio))
+        return replace(self, scale=self.scale * moving.correction, setup_scale=self.setup_scale * setup.correction)
 
 
 def transition_seconds(
@@ -58,9 +74,15 @@ def transition_seconds(
 
     `node_of` tells which endpoints share a node; without it all do.
     """
-    setup = max((sum(rates.group_s * len(key.members) for key in keys) for keys in new_groups.values()), default=0.0)
     tasks = tasks_of((*transition.moving, *transition.held), rates, node_of or {})
-    return rates.scale * (setup + in_order(tasks, [task.after for task in tasks]).seconds + rates.op_s)
+    moving = in_order(tasks, [task.after for task in tasks]).seconds + rates.op_s
+    return setup_seconds(new_groups, rates) + rates.scale * moving
+
+
+def setup_seconds(new_groups: Mapping[EndpointId, tuple[GroupKey, ...]], rates: LinkRates) -> float:
+    """Predicted seconds until all communicators are made: those of the busiest endpoint, one after the other."""
+    busiest = max((sum(len(key.members) for key in keys) for keys in new_groups.values()), default=0)
+    return rates.setup_scale * rates.group_s * busiest
 
 
 def tasks_of(ops: Iterable[Op], rates: LinkRates, node_of: NodeOf) -> list[Task]:

@@ -49,8 +49,8 @@ def least_move(
             total += num_bytes
             inside = rates.near_bytes_s if node_of.get(endpoint) in near else None
             busy[endpoint] += rates.op_s + num_bytes / max(rates.wire_bytes_s, inside or 0.0)
-    moving = SMALLEST_GROUP * rates.group_s + max(busy.values()) if busy else 0.0
-    return Least(rates.scale * (moving + rates.op_s), total)
+    setup = rates.setup_scale * SMALLEST_GROUP * rates.group_s if busy else 0.0
+    return Least(setup + rates.scale * (max(busy.values(), default=0.0) + rates.op_s), total)
 
 
 def missing_of(
