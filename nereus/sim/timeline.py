@@ -83,8 +83,3 @@ class Timeline:
             elif event.change is Change.GONE:
                 found.difference_update(event.devices)
         return tuple(sorted(found))
-
-    def on_notice(self, time_s: float) -> dict[DeviceId, float]:
-        """Devices that are there and leave, and when they are gone."""
-        notices = [e for e in self.between(float("-inf"), time_s) if e.change is Change.NOTICE and e.gone_s > time_s]
-        return {device: event.gone_s for event in notices for device in event.devices}

@@ -188,5 +188,6 @@ def report(state: JobState, number: int, tokens: float) -> StepReport:
 
 
 def with_proposals(answer: PlanReady, **changes: object) -> PlanReady:
-    """The same answer with other figures in its first proposal, which is then the only one."""
-    return replace(answer, proposals=(replace(answer.proposals[0], **changes),))  # type: ignore[arg-type]
+    """The same answer with other figures in its first proposal, which is then the only one, and compiled."""
+    first = replace(answer.proposals[0], compiled=True)
+    return replace(answer, proposals=(replace(first, **changes),))  # type: ignore[arg-type]

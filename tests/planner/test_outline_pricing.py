@@ -99,7 +99,7 @@ def test_price_of_a_plan_has_the_links_that_its_devices_have() -> None:
 
     def trained(devices: tuple[int, ...]) -> float:
         stage = StagePlan("actor_training", layout, dp, devices)
-        return found.stage_seconds(Plan(0, {"actor_training": stage}), lengths)["actor_training"]
+        return found.holder_seconds(Plan(0, {"actor_training": stage}), lengths)["actor_training"]
 
     assert trained((0, 1, 2, 3)) < trained((0, 1, 4, 5)) < trained((0, 4, 5, 6))
 

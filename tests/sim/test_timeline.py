@@ -69,16 +69,6 @@ def test_every_departure_is_noticed_in_time_and_never_before_the_device_was_ther
     assert not known
 
 
-@given(traces(), notices)
-def test_on_notice_are_those_that_are_there_and_will_be_gone(trace: AvailabilityTrace, notice_s: float) -> None:
-    timeline = Timeline.of(trace, POOL, notice_s)
-    for event in timeline.events:
-        on_notice = timeline.on_notice(event.time_s)
-        assert set(on_notice) <= set(timeline.there(event.time_s))
-        for device, gone_s in on_notice.items():
-            assert any(e.change is Change.GONE and e.time_s == gone_s and device in e.devices for e in timeline.events)
-
-
 @given(traces(), st.floats(0, 60), st.floats(0, 60))
 def test_between_is_what_a_scan_of_all_events_finds(trace: AvailabilityTrace, after: float, until: float) -> None:
     timeline = Timeline.of(trace, POOL, 3.0)

@@ -15,12 +15,13 @@ from nereus.layout.moves import Move
 from nereus.layout.tensors import CanonicalTensor, Kind, Place
 from nereus.transition.collectives import TRANSFER, AllGather, GroupKey, Pairwise, Part
 from nereus.transition.dag import transition_dag
-from nereus.transition.estimate import LinkRates, op_seconds, transition_seconds
+from nereus.transition.estimate import LinkRates, Outcome, op_seconds, transition_seconds
 from nereus.transition.ops import Op, Transition
 from tests.builders import ENDPOINT_OF, make_emus, make_model, make_plan, make_state
 
 TRAIN = "actor_training"
 MB = 1_000_000
+AS_PREDICTED = Outcome(2.0, 2.0)
 RATES = LinkRates(wire_bytes_s=1e9, copy_bytes_s=2e9, op_s=0.5, group_s=0.1)
 BYTES = CanonicalTensor("bytes", Kind.PARAMETER, (10_000 * MB,), "float32", Place.EVERYWHERE)
 OLD, NEW = UnitId(TRAIN, 0, 0), UnitId(TRAIN, 1, 1)
@@ -142,10 +143,11 @@ def test_set_up_takes_the_groups_of_the_busiest_endpoint_by_members() -> None:
     assert transition_seconds(Transition((), ()), groups, RATES) == pytest.approx(0.1 * (2 + 4) + 0.5)
 
 
-def test_scale_multiplies_all_of_it() -> None:
+def test_scales_multiply_moving_and_set_up_apart() -> None:
+    """0.1 s for each of two members; 0.3 s on the wire, 0.5 s of the operation, and 0.5 s to commit."""
     transition, groups = Transition((send("a", (0, 1, 300)),), ()), {"d0.0": (GroupKey(("d0.0", "d1.0"), TRANSFER),)}
-    once = transition_seconds(transition, groups, RATES)
-    assert transition_seconds(transition, groups, replace(RATES, scale=3.0)) == pytest.approx(3 * once)
+    scaled = replace(RATES, scale=3.0, setup_scale=5.0)
+    assert transition_seconds(transition, groups, scaled) == pytest.approx(5 * 0.2 + 3 * (0.3 + 0.5 + 0.5))
 
 
 # --- monotone ----------------------------------------------------------------------------------------------------------
@@ -202,26 +204,30 @@ def test_larger_state_takes_longer_over_the_same_primitives() -> None:
 
 
 def test_correction_moves_half_way_to_what_was_measured() -> None:
-    assert RATES.corrected(2.0, 6.0).scale == pytest.approx(2.0)
-    assert RATES.corrected(2.0, 1.0).scale == pytest.approx(0.75)
-    assert RATES.corrected(2.0, 2.0) == RATES
+    assert RATES.corrected(AS_PREDICTED, Outcome(2.0, 6.0)) == replace(RATES, scale=2.0)
+    assert RATES.corrected(AS_PREDICTED, Outcome(2.0, 1.0)) == replace(RATES, scale=0.75)
+    assert RATES.corrected(AS_PREDICTED, AS_PREDICTED) == RATES
+
+
+def test_set_up_is_corrected_apart_from_moving() -> None:
+    assert RATES.corrected(Outcome(2.0, 1.0), Outcome(2.0, 6.0)) == replace(RATES, scale=2.0, setup_scale=0.75)
+
+
+def test_part_that_was_not_predicted_is_not_corrected() -> None:
+    """A transition without communicators says nothing of how long they take."""
+    assert RATES.corrected(Outcome(0.0, 1.0), AS_PREDICTED) == RATES
 
 
 def test_correction_starts_from_the_scale_so_far() -> None:
     """A true scale of 3: half of the way each time."""
     rates, errors = RATES, []
     for _ in range(8):
-        rates = rates.corrected(rates.scale * 2.0, 3.0 * 2.0)
+        rates = rates.corrected(AS_PREDICTED, Outcome(rates.scale * 2.0, 3.0 * 2.0))
         errors.append(3.0 - rates.scale)
     assert all(b == pytest.approx(a / 2) for a, b in pairwise(errors))
 
 
 def test_one_odd_transition_changes_the_scale_by_three_at_most() -> None:
     """Measured over predicted is taken as between a fifth and five."""
-    assert RATES.corrected(1.0, 1000.0).scale == pytest.approx(3.0)
-    assert RATES.corrected(1.0, 0.0).scale == pytest.approx(0.6)
-    assert RATES.corrected(0.0, 1.0).scale == pytest.approx(3.0)
-
-
-def test_correction_leaves_the_other_rates() -> None:
-    assert replace(RATES.corrected(1.0, 2.0), scale=1.0) == RATES
+    assert RATES.corrected(AS_PREDICTED, Outcome(1.0, 1000.0)).scale == pytest.approx(3.0)
+    assert RATES.corrected(AS_PREDICTED, Outcome(1.0, 0.0)).scale == pytest.approx(0.6)

@@ -1,0 +1,83 @@
+"""What the last steps of a job teach: when efficiencies are fitted anew, and how long responses may become."""
+
+from __future__ import annotations
+
+from math import exp, log
+from statistics import NormalDist, fmean, stdev
+
+import pytest
+
+from nereus.emu.plan import Plan
+from nereus.planner.experience import ENOUGH, EXPLAINED, LOOK_STEPS, Experience, Seen
+from nereus.planner.outline_pricing import OutlinePricing
+from nereus.planner.pricing import Lengths
+from tests.planner.test_outline_pricing import LENGTHS, pricing, whole
+
+
+def seen(*pairs: tuple[float, float]) -> Experience:
+    """Steps of such (mean, longest) responses."""
+    return Experience(steps=tuple(Seen(Plan(0, {}), Lengths(mean, longest), {}) for mean, longest in pairs))
+
+
+def ran(found: OutlinePricing, factor: float, steps: int) -> OutlinePricing:
+    """After so many steps that took `factor` times what an untaught pricing says."""
+    (target,) = pricing().search(whole(), LENGTHS, 1)
+    plan = Plan(0, target.stages)
+    options = pricing()._options(plan, pricing()._pricer(LENGTHS)).values()
+    told = {stage: factor * seconds for option in options for stage, seconds in option.seconds.items()}
+    for _ in range(steps):
+        found = found.learn(plan, LENGTHS, told, 0)
+    return found
+
+
+# --- efficiencies ------------------------------------------------------------------------------------------------------
+
+
+def test_no_efficiency_is_told_before_the_first_look() -> None:
+    assert ran(pricing(), 2.0, LOOK_STEPS - 1).efficiencies() == {}
+    assert ran(pricing(), 2.0, LOOK_STEPS).efficiencies()
+
+
+def test_steps_that_the_last_fit_predicts_are_not_fitted_again() -> None:
+    fitted = ran(pricing(), 1.1, 4 * LOOK_STEPS)
+    assert ran(fitted, 1.1 * (1 + EXPLAINED / 4), LOOK_STEPS).experience.looked is fitted.experience.looked
+
+
+def test_steps_that_take_longer_than_the_last_fit_says_lower_the_efficiencies() -> None:
+    before = ran(pricing(), 2.0, 4 * LOOK_STEPS)
+    after = ran(before, 3.0, LOOK_STEPS)
+    compute = [name for name in before.efficiencies() if name.startswith("compute/")]
+    logs = [log(after.efficiencies()[name] / before.efficiencies()[name]) for name in compute]
+    assert fmean(logs) < 0
+
+
+# --- lengths -----------------------------------------------------------------------------------------------------------
+
+
+def test_lengths_before_any_step_are_those_that_were_declared() -> None:
+    assert Experience().lengths(500.0, 4.0) == Lengths(500.0, 2000.0)
+
+
+def test_generation_is_expected_to_wait_for_the_longest_response_that_is_usual() -> None:
+    """The median of 2, 3 and 10 times the mean."""
+    assert seen((100, 200), (100, 300), (100, 1000)).lengths(100.0, 4.0).usual == pytest.approx(300.0)
+
+
+def test_few_steps_leave_memory_to_what_was_declared_or_seen() -> None:
+    assert seen((100, 200)).lengths(100.0, 4.0).longest == 400
+    assert seen((100, 500)).lengths(100.0, 4.0).longest == 500
+
+
+def test_memory_is_predicted_at_the_99th_percentile_of_the_next_step() -> None:
+    """Log-normal over the mean of the step before, from the pairs of steps."""
+    tails = [2.0, 2.2, 1.9, 2.4, 2.1, 2.0, 2.3, 2.2, 2.1]
+    assert len(tails) == ENOUGH + 1
+    logs = [log(tail) for tail in tails[1:]]
+    expected = 100 * exp(fmean(logs) + NormalDist().inv_cdf(0.99) * stdev(logs))
+    found = seen(*[(100.0, 100 * tail) for tail in tails]).lengths(100.0, 4.0)
+    assert expected <= found.longest < expected + 1
+
+
+def test_responses_that_are_cut_off_are_predicted_at_where_they_are() -> None:
+    found = seen(*[(mean, 8192.0) for mean in (6000.0,) * (ENOUGH + 2)]).lengths(6000.0, 1.2)
+    assert (found.longest, found.usual) == (8192, pytest.approx(8192))
