@@ -34,6 +34,9 @@ QUANTILE = NormalDist().inv_cdf(0.99)
 """Standard deviations from the mean to the 99th percentile, at which memory is predicted (paper, section 4.1: a predicted
 memory violation)."""
 
+ROUNDING = 1e-6
+"""Tokens that logs and their exponentials are off by: a limit of 8,192 stays one."""
+
 ENOUGH = 8
 """Pairs of steps from which a spread is taken: of fewer, it is off by more than a third as often as not."""
 
@@ -73,20 +76,23 @@ class Experience:
     def lengths(self, mean: float, ratio: float) -> Lengths:
         """Responses of the next step, after one of `mean` tokens; `ratio` is the longest over the mean as declared.
 
-        The longest is the 99th percentile of what steps had over the mean of the step before (log-normal); until there are
-        enough, the declared one, or what was seen if that is more.
+        The longest is the 99th percentile of a log-normal: of the longest over the mean of the step before, or, where
+        that is steadier, of the longest itself, as where responses are cut off. Until there are enough it is the declared one,
+        or what was seen if that is more.
         """
-        tails = [one.lengths.longest / one.lengths.mean for one in self.steps if one.lengths.mean > 0]
-        if not tails:
-            return Lengths(mean, ceil(mean * ratio))
-        ahead = [
-            log(after.lengths.longest / before.lengths.mean)
-            for before, after in pairwise(self.steps)
-            if before.lengths.mean > 0 and after.lengths.longest > 0
-        ]
-        usual = median(tails)
-        most = exp(fmean(ahead) + QUANTILE * stdev(ahead)) if len(ahead) >= ENOUGH else max(ratio, *tails)
-        return Lengths(mean, ceil(mean * max(most, usual)), mean * usual)
+        steps = [one.lengths for one in self.steps if one.lengths.mean > 0 and one.lengths.longest > 0]
+        if len(steps) <= ENOUGH:
+            tails = [one.longest / one.mean for one in steps]
+            usual = mean * median(tails) if tails else 0.0
+            return Lengths(mean, ceil(mean * max(ratio, *tails) if tails else mean * ratio), usual)
+        ahead = [log(after.longest / before.mean) for before, after in pairwise(steps)]
+        alone = [log(one.longest) for one in steps[1:]]
+        if stdev(alone) < stdev(ahead):
+            base, logs, usual = 1.0, alone, median(one.longest for one in steps)
+        else:
+            base, logs, usual = mean, ahead, mean * median(one.longest / one.mean for one in steps)
+        longest = base * exp(fmean(logs) + QUANTILE * stdev(logs))
+        return Lengths(mean, ceil(max(longest - ROUNDING, usual)), usual)
 
     def after(self, one: Seen, known: Learnt, worked: Worked) -> Experience:
         """With one more step."""

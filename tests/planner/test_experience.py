@@ -79,5 +79,14 @@ def test_memory_is_predicted_at_the_99th_percentile_of_the_next_step() -> None:
 
 
 def test_responses_that_are_cut_off_are_predicted_at_where_they_are() -> None:
-    found = seen(*[(mean, 8192.0) for mean in (6000.0,) * (ENOUGH + 2)]).lengths(6000.0, 1.2)
-    assert (found.longest, found.usual) == (8192, pytest.approx(8192))
+    """The mean goes up and down, the longest stays at the limit."""
+    found = seen(*[(mean, 8192.0) for mean in (6000.0, 5000.0, 6400.0) * 4]).lengths(6400.0, 1.2)
+    assert (found.longest, found.usual) == (8192, 8192)
+
+
+def test_responses_that_grow_steadily_have_a_longest_that_grows_with_them() -> None:
+    """2 % a step, three times the mean: of the next step, 3.06 times that of this one."""
+    means = [1000 * 1.02**step for step in range(2 * ENOUGH)]
+    found = seen(*[(mean, 3 * mean) for mean in means]).lengths(means[-1], 4.0)
+    assert found.longest == pytest.approx(3.06 * means[-1], abs=1.5)
+    assert found.usual == pytest.approx(3 * means[-1])

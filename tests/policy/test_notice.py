@@ -20,6 +20,6 @@ def test_step_of_which_nothing_is_known_has_until_state_must_move() -> None:
     assert give_up_at(200.0, 100.0, 320.0, None) == 320.0 - MOVING_S
 
 
-@pytest.mark.parametrize("gone_s", [200.0, 210.0, 229.0])
+@pytest.mark.parametrize("gone_s", [200.0, 205.0, 214.0])
 def test_notice_that_is_too_short_to_wait_is_answered_at_once(gone_s: float) -> None:
     assert give_up_at(200.0, 100.0, gone_s, 50.0) == 200.0
