@@ -47,7 +47,6 @@ MOST_COUNTED = 1024
 
 MOST_WORKS = 4096
 """Works of model-stages that are kept: a window of steps has a few hundred."""
-
 GRID = 0.01
 """Of the logs of lengths: a tenth of the headroom in the part of memory that grows with them."""
 
@@ -98,7 +97,7 @@ class OutlinePricing:
     def lengths(self, mean: float, steps: range) -> Lengths:
         """The longest response grows with the mean, as it was seen to; before the first step, what the outline expects."""
         work = self.outline.workload
-        return self.experience.lengths(mean or float(work.response_tokens), work.longest_tokens / work.response_tokens)
+        return self.experience.lengths(mean or work.response_tokens, work.longest_tokens / work.response_tokens)
 
     def search(self, pool: Devices, lengths: Lengths, top: int, like: Plan | None = None) -> tuple[Target, ...]:
         """See Pricing."""
@@ -221,8 +220,8 @@ class OutlinePricing:
         return self._pricer_of(lengths, self.known)
 
     def _pricer_of(self, lengths: Lengths, learnt: Learnt) -> Pricer:
-        outline = self._at(lengths, self.outline.nodes)
-        return Pricer(outline, self.models, learnt, self._largest_node, round(lengths.usual))
+        now = self._at(lengths, self.outline.nodes)
+        return Pricer(now, self.models, learnt, self._largest_node, round(lengths.usual))
 
     def _options(self, plan: Plan, pricer: Pricer) -> dict[str, Option]:
         return {name: pricer.of_plan(name, self._kind(pricer, stage), stage) for name, stage in plan.stages.items()}
