@@ -19,7 +19,7 @@ from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChange
 from nereus.control.phases import Waiting
 from nereus.control.report import StepReport
 from nereus.control.state import JobState
-from nereus.emu.plan import Plan, StagePlan
+from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.errors import NereusError
 from nereus.planner.outline_pricing import OutlinePricing
 from nereus.planner.pricing import Devices, Lengths
@@ -59,6 +59,8 @@ class Adaptive:
         self._ports: SimPorts | None = None
         self._driver_state: JobState | None = None
         """Of the controller before a restart: what it had learnt is saved with the job."""
+        self._given_up: set[tuple[DeviceId, float]] = set()
+        """Devices, and the end of the notice for which a step was given up."""
         self._back = 0
         """The epoch of the last checkpoint that the job went back to."""
 
@@ -131,8 +133,12 @@ class Adaptive:
         self._driver_state = replace(state, learnt=state.pricing.learn(plan, responses, {}, least))
 
     def _give_up_at(self, plan: Plan) -> float:
-        """When the step that runs is given up for devices that leave, if it has not ended by then; never, for none."""
-        ends = [end for device, end in self._pool.leaving.items() if device in plan.devices]
+        """When the step that runs is given up for devices that leave, if it has not ended by then; never, for none.
+
+        Nor for those for which one was given up already: a plan that stays on them has no way off.
+        """
+        leaving = self._pool.leaving.items() - self._given_up
+        ends = [end for device, end in leaving if device in plan.devices]
         return give_up_at(self._facts.now_s, self._began_s, min(ends), self._expected_s) if ends else inf
 
     @property
@@ -164,6 +170,7 @@ class Adaptive:
         if given_up < end:
             self._facts.now_s = given_up
             self.ledger.spend(began, given_up, Cause.REDONE, what)
+            self._given_up.update(self._pool.leaving.items())
             self._ask(StepStopped(step=self._step))
             return
         self._facts.now_s = end
