@@ -6,7 +6,8 @@ import gc
 import time
 
 from nereus.control.events import PlanReady
-from nereus.policy.proposal import Snapshot, propose
+from nereus.policy.proposal import propose
+from nereus.policy.snapshot import Snapshot
 
 
 class Planner:

@@ -21,7 +21,7 @@ from nereus.control.state import JobConfig
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
-from nereus.policy.proposal import Snapshot
+from nereus.policy.snapshot import Snapshot
 from nereus.runtime.checkpoints import partial_folder
 from nereus.transition.collectives import GroupKey
 from nereus.transition.ops import Op, Program

@@ -16,7 +16,8 @@ from nereus.emu.plan import DeviceId, Plan
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
 from nereus.policy.admission import Verdict
-from nereus.policy.proposal import Proposal, Snapshot
+from nereus.policy.proposal import Proposal
+from nereus.policy.snapshot import Snapshot
 from nereus.transition.collectives import GroupKey
 from nereus.transition.ops import Op, Program
 

@@ -15,7 +15,7 @@ from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.planner.pricing import Pricing
 from nereus.policy.horizon import Horizons
-from nereus.policy.proposal import Snapshot
+from nereus.policy.snapshot import Snapshot
 from nereus.policy.triggers import Reference
 from nereus.spec.plan import ScriptedTransition
 from nereus.spec.policy import CheckpointRule, Policy

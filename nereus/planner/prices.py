@@ -21,9 +21,9 @@ from nereus.cost.priors import known_of
 from nereus.cost.training import inference_workload
 from nereus.cost.volume import Workload
 from nereus.planner.options import LayoutClass
-from nereus.spec.hardware import ACCELERATORS, Hardware, LinkClass
+from nereus.spec.hardware import Hardware, LinkClass
 from nereus.spec.hf_config import HfModel
-from nereus.spec.outline import Nodes, Outline
+from nereus.spec.outline import Nodes, Outline, slowest
 from nereus.spec.stages import ROLES
 from nereus.spec.workflow import GENERATION, TRAINING
 
@@ -76,17 +76,9 @@ class Prices:
     @cached_property
     def _hardware(self) -> tuple[Hardware, ...]:
         found = []
-        for kind, (name, memory) in enumerate(self.kinds):
+        for kind in range(len(self.kinds)):
             groups = self.groups(kind)
-            accelerators = [group.accelerator for group in groups]
-            slowest = replace(
-                ACCELERATORS[name],
-                memory_bytes=memory,
-                node_bytes_s=min(one.node_bytes_s for one in accelerators),
-                network_bytes_s=min(one.network_bytes_s for one in accelerators),
-                host_bytes_s=min(one.host_bytes_s for one in accelerators),
-            )
-            found.append(Hardware(slowest, self.largest_node or max(group.devices for group in groups)))
+            found.append(Hardware(slowest(groups), self.largest_node or max(group.devices for group in groups)))
         return tuple(found)
 
     def architecture(self, holder: str) -> Architecture:

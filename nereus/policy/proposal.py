@@ -7,72 +7,21 @@ Pure: this is what the planner process runs. The decision itself, admit or not, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from nereus.emu.plan import DeviceId, Plan, StagePlan
-from nereus.emu.unit import Emu
+from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import LayoutError
-from nereus.layout.catalog import EndpointId, StateSpec
-from nereus.planner.pricing import Devices, Lengths, Pricing, Target
-from nereus.planner.seats import settled
-from nereus.policy.admission import Code, Terms
+from nereus.planner.pricing import Target
+from nereus.policy.admission import Code
 from nereus.policy.compiling import Asked, compiled
-from nereus.transition.arrange import arrange
-from nereus.transition.collectives import GroupKey
-from nereus.transition.estimate import Estimate, LinkRates, estimated
+from nereus.policy.placing import place, seats_of
+from nereus.policy.snapshot import Snapshot
+from nereus.transition.estimate import Estimate, estimated
 from nereus.transition.feasibility import MemoryCheck
 from nereus.transition.least import least_move
 from nereus.transition.ops import Transition
-from nereus.transition.residency import most_resident
 from nereus.transition.traffic import new_groups
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All that a decision is taken on; what-if is `dataclasses.replace`."""
-
-    plan: Plan
-    emus: Mapping[str, tuple[Emu, ...]]
-    endpoint_of: Mapping[DeviceId, EndpointId]
-    node_of: Mapping[DeviceId, int]
-    usable: tuple[DeviceId, ...]
-    """Devices that a target plan may use: there, and not leaving."""
-    states: Mapping[str, StateSpec]
-    pricing: Pricing
-    lengths: Lengths
-    """The responses of the steps to come."""
-    links: LinkRates
-    bucket_bytes: int
-    """The most that moving state holds in buffers on a device each way."""
-    ready: frozenset[GroupKey] = frozenset()
-    """Communicators that need not be made for a transition."""
-    pins: frozenset[str] = frozenset()
-    """Model-stages whose stage plan stays as it is."""
-    terms: Terms | None = None
-    """What the answer will be judged by: what they admit first is the last proposal. None: all are wanted, compiled."""
-    is_bound: bool = True
-    """Whether all units of the plan are in force. If not, a plan of just the units that stand is a proposal too."""
-    restore_s: float | None = None
-    """Where no unit stands, what reading the state from its checkpoint is expected to take: as long as writing it."""
-
-    def l_step_s(self) -> float:
-        """Predicted seconds per step of the plan in force."""
-        return self.pricing.step_seconds(self.plan, self.lengths)
-
-    def peak_bytes(self) -> int:
-        """Predicted peak of the plan in force."""
-        return max(self.pricing.peaks(self.plan, self.lengths).values())
-
-    @property
-    def pool(self) -> Devices:
-        """The devices that a target plan may use."""
-        return Devices(self.usable, self.node_of)
-
-    @property
-    def endpoint_nodes(self) -> dict[EndpointId, int]:
-        """The node of each endpoint."""
-        return {endpoint: self.node_of[device] for device, endpoint in self.endpoint_of.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +88,7 @@ def _ranked(snapshot: Snapshot, top: int) -> list[_Candidate]:
 
 def _placed(snapshot: Snapshot, target: Target) -> _Candidate | None:
     """A target of the search placed on the pool; None if nothing would change, or pins ask for more than there is."""
-    seats = _seats(snapshot, target) if target.placed else {}
+    seats = seats_of(snapshot, target) if target.placed else {}
     placed = {name: place(snapshot, plan, seats.get(name)) for name, plan in target.stages.items()}
     if not snapshot.pins:
         return _candidate(snapshot, placed, target.seconds, target.peak_bytes)
@@ -257,53 +206,6 @@ def expected(snapshot: Snapshot, transition: Transition) -> Estimate:
     """What a transition from the units of the snapshot is predicted to take."""
     groups = new_groups(transition, snapshot.ready)
     return estimated(transition, groups, snapshot.links, snapshot.endpoint_nodes)
-
-
-def place(snapshot: Snapshot, plan: StagePlan, seats: Sequence[DeviceId] | None = None) -> StagePlan:
-    """Choose devices for a stage plan, unless it has seats, and rank them by residency, if anything resides."""
-    devices = list(seats) if seats is not None else _nearest(snapshot, plan)
-    device_of = {endpoint: device for device, endpoint in snapshot.endpoint_of.items()}
-    layout, node_of = plan.layout, snapshot.node_of
-    current, state = snapshot.emus[plan.stage], snapshot.states[plan.stage]
-    if not current:
-        return replace(plan, devices=tuple(devices))
-    arranged = arrange(current, plan.stage, layout, plan.dp, devices, device_of, node_of, plan.micro_batch)
-    arranged = replace(arranged, zero1=plan.zero1, recompute=plan.recompute)
-    placed = most_resident(arranged, current, state, device_of, node_of)
-    in_order = replace(placed, devices=tuple(sorted(devices, key=lambda d: (node_of[d], d))))
-    # Residency must not tear a TP group apart: whole groups node by node instead, which the search has counted.
-    return in_order if _crosses_nodes(placed, node_of) and not _crosses_nodes(in_order, node_of) else placed
-
-
-def _nearest(snapshot: Snapshot, plan: StagePlan) -> list[DeviceId]:
-    """Devices for a stage plan: those that it has first, whole TP groups node by node."""
-    held = set(snapshot.plan.stages[plan.stage].devices)
-    by_node: dict[int, list[DeviceId]] = {}
-    for device in sorted(snapshot.usable, key=lambda d: (d not in held, d)):
-        by_node.setdefault(snapshot.node_of[device], []).append(device)
-    whole = [
-        device
-        for node in sorted(by_node, key=lambda n: (-sum(d in held for d in by_node[n]), n))
-        for device in by_node[node][: len(by_node[node]) // plan.layout.tp * plan.layout.tp]
-    ]
-    rest = [device for device in snapshot.usable if device not in whole]
-    return [*whole, *rest][: len(plan.devices)]
-
-
-def _seats(snapshot: Snapshot, target: Target) -> dict[str, tuple[DeviceId, ...]]:
-    """The devices of a target that says where its model-stages lie: as many as can be stay where they are."""
-    position = {device: at for at, device in enumerate(snapshot.usable)}
-    held = {name: {position[d] for d in plan.devices if d in position} for name, plan in snapshot.plan.stages.items()}
-    places = {name: plan.devices for name, plan in target.stages.items()}
-    seats = settled(places, [snapshot.node_of[device] for device in snapshot.usable], held)
-    return {stage: tuple(snapshot.usable[at] for at in positions) for stage, positions in seats.items()}
-
-
-def _crosses_nodes(plan: StagePlan, node_of: Mapping[DeviceId, int]) -> bool:
-    """Whether some TP group has devices on more than one node."""
-    tp = plan.layout.tp
-    groups = (plan.devices[i : i + tp] for i in range(0, len(plan.devices), tp))
-    return any(len({node_of[device] for device in group}) > 1 for group in groups)
 
 
 def _differs(target: StagePlan, current: StagePlan) -> bool:

@@ -17,7 +17,7 @@ from nereus.control.report import Release
 from nereus.emu.plan import DeviceId
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
-from nereus.policy.proposal import Snapshot
+from nereus.policy.snapshot import Snapshot
 from nereus.runtime.journal import Entry
 from nereus.transition.collectives import GroupKey
 from nereus.transition.ops import Op, Program

@@ -17,7 +17,6 @@ from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import Decision, TransitionRecord
 from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost, StepStopped
 from nereus.control.phases import Waiting
-from nereus.control.report import StepReport
 from nereus.control.state import JobState
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.errors import NereusError
@@ -184,7 +183,7 @@ class Adaptive:
         self.ledger.steps.append((truth.seconds, truth.response_tokens))
         self.ledger.device_s += truth.seconds * len(self._pool.there)
         self._saved.boundary(self._step, self._facts.now_s)
-        self._ask(BoundaryReached(report=_report(self._step, truth, driver.state), followed=self._back))
+        self._ask(BoundaryReached(report=truth.report(self._step, driver.state.endpoint_of), followed=self._back))
         if self._step % TOLD_STEPS == 0:
             self._keep_news()
 
@@ -280,23 +279,3 @@ class Adaptive:
 def describe(plan: Plan) -> str:
     """A plan in one line."""
     return "; ".join(f"{name} {stage.layout} dp{stage.dp}" for name, stage in plan.stages.items())
-
-
-def _report(step: int, truth: StepTruth, state: JobState) -> StepReport:
-    """What a framework tells of a step."""
-    return StepReport(
-        step=step,
-        reward=0.0,
-        response_tokens_mean=truth.lengths.mean,
-        response_tokens_max=round(truth.lengths.longest),
-        num_samples=truth.num_samples,
-        loss=0.0,
-        kl=0.0,
-        grad_norm=0.0,
-        updates=step,
-        stage_s=truth.stage_s,
-        step_s=truth.seconds,
-        late_s=0.0,
-        declared_s=0.0,
-        peak_bytes={state.endpoint_of[truth.fullest]: truth.peak_bytes},
-    )

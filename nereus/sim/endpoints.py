@@ -39,7 +39,8 @@ from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.layout.layout import Layout, OptimizerShard
 from nereus.layout.saving import shares
 from nereus.layout.tensors import CanonicalTensor
-from nereus.policy.proposal import Proposal, Snapshot, propose
+from nereus.policy.proposal import Proposal, propose
+from nereus.policy.snapshot import Snapshot
 from nereus.sim.facts import Facts
 from nereus.sim.truth import Truth
 from nereus.spec.hardware import LinkClass

@@ -12,7 +12,8 @@ from math import inf
 from nereus.emu.plan import Plan, StagePlan
 from nereus.errors import LayoutError
 from nereus.policy.admission import Terms
-from nereus.policy.proposal import Proposal, Snapshot, expected, propose, transition_to
+from nereus.policy.proposal import Proposal, expected, propose, transition_to
+from nereus.policy.snapshot import Snapshot
 
 FASTER = 1e-6
 """Share by which a plan must look faster for the core to look at its payback at all."""

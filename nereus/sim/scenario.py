@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from nereus.control.report import StepReport
 from nereus.emu.plan import DeviceId, Plan
-from nereus.layout.catalog import StateSpec
+from nereus.layout.catalog import EndpointId, StateSpec
 from nereus.planner.outline_pricing import node_of
 from nereus.sim.condition import USUAL, Condition
 from nereus.sim.endpoints import Speeds
@@ -40,6 +41,25 @@ class StepTruth:
     def response_tokens(self) -> float:
         """Of all its samples."""
         return self.num_samples * self.lengths.mean
+
+    def report(self, step: int, endpoint_of: Mapping[DeviceId, EndpointId]) -> StepReport:
+        """What a framework tells of the step of this number."""
+        return StepReport(
+            step=step,
+            reward=0.0,
+            response_tokens_mean=self.lengths.mean,
+            response_tokens_max=round(self.lengths.longest),
+            num_samples=self.num_samples,
+            loss=0.0,
+            kl=0.0,
+            grad_norm=0.0,
+            updates=step,
+            stage_s=self.stage_s,
+            step_s=self.seconds,
+            late_s=0.0,
+            declared_s=0.0,
+            peak_bytes={endpoint_of[self.fullest]: self.peak_bytes},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from nereus.sim.published import DECODING, RL_SLOWDOWN, RL_SPREAD, ROUGHNESS, TR
 from nereus.sim.responses import Lengths
 from nereus.sim.running import Run
 from nereus.sim.surface import Surface
-from nereus.spec.hardware import ACCELERATORS
+from nereus.spec.hardware import Accelerator
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Sequences
 from nereus.spec.workflow import GENERATION, ModelStage, Workflow
@@ -34,6 +34,8 @@ class StageTimes:
     workload: Sequences
     workflow: Workflow
     models: Mapping[str, HfModel]
+    accelerators: Mapping[str, Accelerator]
+    """By kind."""
     seed: int
 
     def size(self, stage: ModelStage) -> ModelSize:
@@ -70,7 +72,7 @@ class StageTimes:
         updates = self.workload.updates_per_step if trains else 1
         run = Run(
             size=self.size(stage),
-            accelerator=ACCELERATORS[place.kind],
+            accelerator=self.accelerators[place.kind],
             tp=plan.layout.tp,
             pp=plan.layout.pp,
             dp=plan.dp,
@@ -90,7 +92,7 @@ class StageTimes:
     def _generation(self, stage: ModelStage, plan: StagePlan, place: Place, lengths: Lengths) -> float:
         """Prompts are prefilled once; then every iteration adds a token to the sequences that are there."""
         sequences, prompt = self.sequences(stage, plan.dp), self.workload.prompt_tokens
-        size, accelerator, layout = self.size(stage), ACCELERATORS[place.kind], plan.layout
+        size, accelerator, layout = self.size(stage), self.accelerators[place.kind], plan.layout
         together = min(plan.micro_batch, sequences)
         iterations = lengths.longest + (sequences / together - 1) * lengths.mean
         decode = Decode(

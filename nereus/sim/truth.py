@@ -27,9 +27,9 @@ from nereus.sim.peaks import peak_bytes
 from nereus.sim.places import Topology
 from nereus.sim.responses import Lengths
 from nereus.sim.stages import StageTimes
-from nereus.spec.hardware import ACCELERATORS, LinkClass
+from nereus.spec.hardware import Accelerator, LinkClass
 from nereus.spec.hf_config import HfModel
-from nereus.spec.outline import Outline
+from nereus.spec.outline import Outline, slowest
 from nereus.spec.workflow import Workflow
 
 REMEMBERED = 65_536
@@ -83,6 +83,12 @@ class Truth:
         return dict(enumerate(group.kind for group in groups for _ in range(group.count * group.devices)))
 
     @cached_property
+    def accelerators(self) -> Mapping[str, Accelerator]:
+        """What a device of each kind can do at most, with the links that the outline declares."""
+        kinds = dict.fromkeys(group.kind for group in self.outline.nodes)
+        return {kind: slowest([group for group in self.outline.nodes if group.kind == kind]) for kind in kinds}
+
+    @cached_property
     def node_of(self) -> Mapping[DeviceId, int]:
         """The node of every device of the pool."""
         sizes = [group.devices for group in self.outline.nodes for _ in range(group.count)]
@@ -96,7 +102,7 @@ class Truth:
     @cached_property
     def times(self) -> StageTimes:
         """The response surfaces."""
-        return StageTimes(self.outline.workload, self.workflow, self.models, self.seed)
+        return StageTimes(self.outline.workload, self.workflow, self.models, self.accelerators, self.seed)
 
     @cached_property
     def noise(self) -> StepNoise:
@@ -118,7 +124,7 @@ class Truth:
         whole = {node for nodes in sources for node in nodes if len(nodes) == 1}
         link = LinkClass.NODE if targets <= whole else LinkClass.NETWORK
         factor = condition.link(link, targets.union(*sources))
-        accelerator = ACCELERATORS[self.kinds[target.devices[0]]]
+        accelerator = self.accelerators[self.kinds[target.devices[0]]]
         num_bytes = self.times.weight_bytes(source.stage)
         return Links(accelerator, self.seed).sync_seconds(num_bytes, link, factor)
 
@@ -158,7 +164,7 @@ class Truth:
 
     def move_seconds(self, num_bytes: float, link: LinkClass, device: DeviceId = 0, factor: float = 1.0) -> float:
         """Of moving bytes from a device; `factor` where the link is slow, or shared by so many moves."""
-        return Links(ACCELERATORS[self.kinds[device]], self.seed).move_seconds(num_bytes, link, factor)
+        return Links(self.accelerators[self.kinds[device]], self.seed).move_seconds(num_bytes, link, factor)
 
     def _topology(self, plan: StagePlan) -> Topology:
         known = self._topologies.get(plan)

@@ -7,7 +7,7 @@ A job file says how the native job runs; an outline says what any framework's jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -121,6 +121,18 @@ class Nodes(Declared):
             host_bytes_s=self.host_bytes_s or known.host_bytes_s,
             price_per_hour=self.price_per_hour,
         )
+
+
+def slowest(groups: Sequence[Nodes]) -> Accelerator:
+    """A device of node groups of one kind: with the least memory, and links as slow as the slowest."""
+    all_of_them = [group.accelerator for group in groups]
+    return replace(
+        ACCELERATORS[groups[0].kind],
+        memory_bytes=min(one.memory_bytes for one in all_of_them),
+        node_bytes_s=min(one.node_bytes_s for one in all_of_them),
+        network_bytes_s=min(one.network_bytes_s for one in all_of_them),
+        host_bytes_s=min(one.host_bytes_s for one in all_of_them),
+    )
 
 
 NO_PIN = Pin()

@@ -55,7 +55,8 @@ from nereus.emu.unit import Emu
 from nereus.layout.box import Box
 from nereus.layout.saving import shares
 from nereus.layout.tensors import CanonicalTensor
-from nereus.policy.proposal import Proposal, Snapshot, propose
+from nereus.policy.proposal import Proposal, propose
+from nereus.policy.snapshot import Snapshot
 
 
 class Core:

@@ -11,7 +11,7 @@ from nereus.emu.unit import counter_tensors, phi
 from nereus.layout.dense import state_spec
 from nereus.planner.native import NativePricing
 from nereus.planner.pricing import Lengths
-from nereus.policy.proposal import Snapshot
+from nereus.policy.snapshot import Snapshot
 from nereus.spec.job import Job
 from nereus.spec.model import ModelShape
 from nereus.spec.stages import ACTOR_GENERATION, ACTOR_TRAINING, REFERENCE_INFERENCE, STAGES

@@ -11,7 +11,8 @@ import pytest
 
 from nereus.emu.plan import StagePlan
 from nereus.policy.admission import Code, Terms, admit
-from nereus.policy.proposal import Proposal, Snapshot, propose, transition_to
+from nereus.policy.proposal import Proposal, propose, transition_to
+from nereus.policy.snapshot import Snapshot
 from nereus.transition.estimate import LinkRates
 from nereus.transition.least import least_move, missing_of
 from nereus.transition.traffic import missing_bytes

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from nereus.policy.proposal import place, transition_to
+from nereus.policy.placing import place
+from nereus.policy.proposal import transition_to
 from nereus.spec.stages import ACTOR_TRAINING
 from tests.builders import make_plan
 from tests.policy.snapshots import DEVICES, SNAPSHOTS, everywhere, snapshot_of

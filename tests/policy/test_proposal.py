@@ -13,7 +13,8 @@ from nereus.emu.unit import Emu, phi
 from nereus.layout.catalog import Site, UnitId
 from nereus.layout.layout import Layout
 from nereus.policy.admission import Code
-from nereus.policy.proposal import Proposal, Snapshot, propose, transition_to
+from nereus.policy.proposal import Proposal, propose, transition_to
+from nereus.policy.snapshot import Snapshot
 from nereus.spec.stages import STAGES
 from tests.builders import ENDPOINT_OF
 from tests.policy.snapshots import DEVICES, MIB, NODE_OF, SNAPSHOTS, STATES, everywhere, native, pricing_of, snapshot_of

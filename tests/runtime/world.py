@@ -41,7 +41,8 @@ from nereus.layout.box import Box
 from nereus.layout.catalog import EndpointId, UnitId
 from nereus.layout.saving import shares
 from nereus.layout.tensors import Kind, TensorRef
-from nereus.policy.proposal import Snapshot, propose
+from nereus.policy.proposal import propose
+from nereus.policy.snapshot import Snapshot
 from nereus.transition.collectives import AllGather, Exchange, GroupKey
 from nereus.transition.ops import Op, Program
 from tests.builders import Values, global_values, rank_masks
