@@ -15,6 +15,9 @@ from nereus.transition.ops import MIN_TIMEOUT_S, Op, Program, program_for
 TIMEOUT_FACTOR = 10.0
 """Waits for a peer are bounded by so many times the predicted duration of the whole transition."""
 
+LEAST_SYNC_BUCKET = 1 << 16
+"""Bytes of buffers each way without which messages of a weight sync would be too small to be worth sending."""
+
 MAX_SPARE_GROUPS = 8
 """Communicators of a transition that an endpoint keeps for the next: each holds a few threads and file descriptors."""
 
@@ -54,5 +57,24 @@ def weight_sync(state: JobState) -> Op:
         config.states[config.generates],
         sync_op(state.plan.epoch),
         state.snapshot.endpoint_nodes,
-        config.policy.bucket,
+        sync_bucket(state),
     )
+
+
+def sync_bucket(state: JobState) -> int:
+    """The most that a weight sync holds in buffers on a device each way: the policy's bucket, or half of what is free there.
+
+    It runs between steps, beside the units alone: gradients, activations and caches are not there. Plans that fit leave room
+    for those, so that there is some for it. A device whose memory is not known has room for the policy's bucket.
+    """
+    config, usable = state.config, state.pricing.usable_bytes
+    if usable <= 0:
+        return config.policy.bucket
+    ends = {endpoint for name in (config.trains, config.generates) for emu in state.emus[name] for endpoint in emu.endpoints}
+    held: Counter[EndpointId] = Counter()
+    for emu in state.bound:
+        spec = config.states[emu.stage]
+        for rank, endpoint in enumerate(emu.endpoints):
+            held[endpoint] += spec.shard_bytes(emu.layout, rank, optimizer=emu.optimizer)
+    free = min(int(usable) - held[endpoint] for endpoint in ends)
+    return min(config.policy.bucket, max(free // 2, LEAST_SYNC_BUCKET))
