@@ -121,13 +121,14 @@ class Head:
         if not isinstance(driver.state.phase, Idle):
             ports.adopt()
             driver.start(pending(driver.state))
+        event: Event | None = None
         while True:
             try:
                 for event in self._coming(driver.state):
                     driver.post(event)
             except Exception as error:
                 # The loop waits for an answer: a controller that cannot go on says so rather than leave it waiting.
-                self._on_stop(f"the controller failed on {type(event).__name__}: {type(error).__name__}: {error}")
+                self._on_stop(f"the controller failed after {type(event).__name__}: {type(error).__name__}: {error}")
                 raise
 
     def _coming(self, state: JobState) -> tuple[Event, ...]:

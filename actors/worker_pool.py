@@ -78,9 +78,13 @@ class WorkerPool:
     # Fleet
 
     def compute(self, epoch: int, work: Sequence[Work]) -> list[list[Answer]]:
+        # All of them first: a unit without its worker must be found before others wait in a collective for it.
+        workers = [self._of(emu.endpoints, emu.stage) for emu, _ in work]
         refs = [
-            [call(worker, Lane.COMPUTE, "compute", emu.unit, epoch, handle) for worker in self._of(emu.endpoints, emu.stage)]
-            for emu, handle in ((emu, ray.put(request)) for emu, request in work)
+            [call(worker, Lane.COMPUTE, "compute", emu.unit, epoch, handle) for worker in of_unit]
+            for of_unit, emu, handle in zip(
+                workers, (emu for emu, _ in work), [ray.put(request) for _, request in work], strict=True
+            )
         ]
         owners = {
             ref: endpoint

@@ -45,6 +45,8 @@ def pool(before: JobState, state: JobState, event: PoolChanged, now_s: float) ->
         after, more = lost_in_restore(state, reason, now_s)
     elif hit:
         after, more = _recover(state, reason, hit, now_s, holding=False)
+    elif gone and isinstance(state.phase, Waiting) and state.is_bare and state.usable and not state.starting:
+        after, more = wait(state, now_s)
     elif isinstance(state.phase, Waiting) and not state.may_grow:
         after, more = give_up(state, "the devices that were on their way are gone", now_s)
     else:

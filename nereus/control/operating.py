@@ -91,6 +91,8 @@ def _abort_transition(state: JobState, moving: Transitioning, event: OperatorAsk
     epoch = moving.carrying.task.epoch
     if moving.regroup is not None:
         return _refused(state, event, "the transition has ended, and whole units are being bound")
+    if moving.restoring is not None:
+        return _refused(state, event, "the state comes from a checkpoint, and there is none to return to")
     if not is_reversible(moving.carrying):
         return _refused(state, event, f"a Destroy was started, so the transition to epoch {epoch} is carried to its plan")
     told = _answer(state, event, f"the transition to epoch {epoch} is rolled back", done=True)

@@ -125,6 +125,8 @@ class Saving:
     began_s: float
     then: Planning | None
     """What found no plan to leave for; None for a save that is due."""
+    why: str = ""
+    """Why it found none."""
     written: tuple[StateWritten, ...] = ()
 
 

@@ -141,7 +141,6 @@ def replan(
         for trigger in found:
             if trigger.crossed:
                 horizons = horizons.crossed(trigger.signal, state.step)
-    mean = state.report.response_tokens_mean if state.report else 0.0
     cycle = state.cycle + 1
     planning = Planning(
         cycle=cycle,
@@ -157,7 +156,7 @@ def replan(
         state,
         cycle=cycle,
         horizons=horizons,
-        reference=state.reference if request and request.dry_run else _reference(state, mean),
+        reference=state.reference if request and request.dry_run else _reference(state, state.mean_tokens),
         phase=planning,
     )
     return after, (request_for(after),)
@@ -233,7 +232,7 @@ def no_plan(state: JobState, why: str, now_s: float) -> Result:
     planning = state.phase
     assert isinstance(planning, Planning)
     if planning.must_leave and not planning.fresh and is_needed(state, planning):
-        return begin_save(state, f"{planning.triggers[0].reason}; {why}", planning, now_s)
+        return begin_save(state, f"{planning.triggers[0].reason}; {why}", planning, now_s, why)
     return unplanned(state, why, now_s)
 
 

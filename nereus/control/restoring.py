@@ -148,6 +148,7 @@ def restored(state: JobState, moving: Transitioning, carrying: Carrying, now_s: 
     after = replace(
         with_pool_ahead(in_force(state, moving, carrying), repeated),
         step=saved.step,
+        horizons=state.horizons.back(repeated),
         save_step=saved.step,
         followed=Followed(folder=saved.folder, epoch=phase.epoch),
         mid_step=False,

@@ -74,7 +74,7 @@ def _ended(state: JobState, saving: Saving, error: str, now_s: float) -> Result:
     if saving.then is None:
         after, effects = boundary(replace(state, phase=Steady()), now_s)
     else:
-        after, effects = unplanned(replace(state, phase=saving.then), "no plan fits what is left", now_s)
+        after, effects = unplanned(replace(state, phase=saving.then), saving.why, now_s)
     return after, (told, *effects)
 
 

@@ -43,10 +43,10 @@ def is_at_boundary(state: JobState, planning: Planning) -> bool:
     return planning.holding and not state.mid_step
 
 
-def begin_save(state: JobState, reason: str, then: Planning | None, now_s: float) -> Result:
-    """Have every endpoint that has a share write it; `then` is what found no plan."""
+def begin_save(state: JobState, reason: str, then: Planning | None, now_s: float, why: str = "") -> Result:
+    """Have every endpoint that has a share write it; `then` is what found no plan, and `why`."""
     tag = f"s{state.num_saves + 1}"
-    phase = Saving(tag=tag, reason=reason, waiting=writers(state), began_s=now_s, then=then)
+    phase = Saving(tag=tag, reason=reason, waiting=writers(state), began_s=now_s, then=then, why=why)
     after = replace(state, phase=phase, num_saves=state.num_saves + 1, save_step=state.step)
     return after, (save_of(after, phase),)
 

@@ -19,6 +19,7 @@ UNUSABLE = (ImportError, OSError, KeyError, AttributeError)
 """What importing the package raises where there is no ROCm."""
 
 GIGABIT_BYTES = 10**9 // 8
+"""Of a gigabit, as makers count them."""
 
 
 def amd() -> Found | None:
@@ -33,6 +34,8 @@ def amd() -> Found | None:
         return Found(driver="AMD", notes=(f"AMD SMI does not start: {error}",))
     try:
         return _found(smi)
+    except smi.AmdSmiException as error:
+        return Found(driver="AMD", notes=(f"AMD SMI says {error}",))
     finally:
         smi.amdsmi_shut_down()
 
@@ -68,8 +71,9 @@ def _device(smi: Any, index: int, handle: Any) -> InventoryDevice:
 def _xgmi(smi: Any, metrics: dict[str, Any] | None) -> int | None:
     """Of all xGMI links to other devices: `max_bandwidth` is in Gb/s, one direction (512 of an MI300X: 64 GB/s)."""
     links = (metrics or {}).get("links", [])
-    between = [link for link in links if link["link_type"] == smi.AmdSmiLinkType.AMDSMI_LINK_TYPE_XGMI]
-    return sum(int(link["max_bandwidth"]) for link in between) * GIGABIT_BYTES or None
+    xgmi = smi.AmdSmiLinkType.AMDSMI_LINK_TYPE_XGMI
+    rates = [link["max_bandwidth"] for link in links if link["link_type"] == xgmi]
+    return sum(rate for rate in rates if isinstance(rate, int)) * GIGABIT_BYTES or None
 
 
 def _pcie(info: dict[str, Any] | None) -> int | None:

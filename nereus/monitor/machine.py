@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BITS = 8
+"""Of a byte."""
 MEGABIT, GIGABIT = 10**6, 10**9
+"""Bits, as the kernel prints rates."""
 
 
 @dataclass(frozen=True)

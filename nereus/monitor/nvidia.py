@@ -34,6 +34,8 @@ def nvidia() -> Found | None:
         return None if error.value in absent else Found(driver="NVIDIA", notes=(f"NVML does not start: {error}",))
     try:
         return _found()
+    except pynvml.NVMLError as error:
+        return Found(driver="NVIDIA", notes=(f"NVML says {error}",))
     finally:
         pynvml.nvmlShutdown()
 

@@ -29,7 +29,6 @@ EXPLAINED = 0.05
 """Of a model-stage's seconds, as a mean over these steps: what the last fit predicts so well is not fitted again. A quarter
 of the drift that triggers, and twice what steps vary by."""
 
-
 QUANTILE = NormalDist().inv_cdf(0.99)
 """Standard deviations from the mean to the 99th percentile, at which memory is predicted (paper, section 4.1: a predicted
 memory violation)."""

@@ -1,4 +1,4 @@
-"""The transition DAG of a change, compiled once: the planner asks for it first, and the core again when it was admitted.
+"""The transition DAG of a change, compiled once in a process: for a planner that asks again, or a simulated core that asks.
 
 Snapshot, stage plans -> Asked (all that the answer depends on, as a value) -> Transition, MemoryCheck
 """

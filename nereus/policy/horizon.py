@@ -46,6 +46,10 @@ class Horizons:
             averages[signal] = interval if known is None else (1 - EMA_WEIGHT) * known + EMA_WEIGHT * interval
         return Horizons({**self.last_step, signal: step}, averages)
 
+    def back(self, steps: int) -> Horizons:
+        """The same when the job has gone back by so many steps: intervals go on from where it is."""
+        return Horizons({signal: step - steps for signal, step in self.last_step.items()}, self.average_steps)
+
     def steps(self, signals: Iterable[Signal]) -> float:
         """H_x of the signals that triggered: the smallest; one step without any interval."""
         return min((self.average_steps.get(s, FIRST_HORIZON_STEPS) for s in signals), default=FIRST_HORIZON_STEPS)

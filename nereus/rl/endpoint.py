@@ -114,7 +114,8 @@ class NativeEndpoint:
         """Write this endpoint's share of a checkpoint into an unfinished folder; asked again, it answers as before."""
         if self._written is None or self._written.tag != tag:
             parts = shares(states, emus)[self._endpoint]
-            file, digests = write_share(self._store, parts, folder / f"{self._endpoint}.safetensors")
+            with self._streams.lane(TRANSFER):
+                file, digests = write_share(self._store, parts, folder / f"{self._endpoint}.safetensors")
             self._written = StateWritten(
                 endpoint=self._endpoint,
                 tag=tag,
@@ -127,7 +128,9 @@ class NativeEndpoint:
 
     def restore(self, epoch: int, folder: Path, emus: Iterable[Emu], states: dict[str, StateSpec]) -> StateRead:
         """Open newborn units and fill them from a checkpoint."""
-        num_bytes = read_units(self._store, self._endpoint, emus, states, folder, load(folder))
+        with self._streams.lane(TRANSFER):
+            num_bytes = read_units(self._store, self._endpoint, emus, states, folder, load(folder))
+        self._streams.wait(TRANSFER)
         return StateRead(endpoint=self._endpoint, epoch=epoch, num_bytes=num_bytes)
 
     def install(self, program: Program) -> Installed:

@@ -1,7 +1,7 @@
 """The folder of checkpoints: how one gets its name, and which of them are whole.
 
     .partial-<run>-<tag>/ d0.0.safetensors ...  -> index.json -> manifest.json, each on the disk -> renamed
-    000003-step-12/                             -> the newest `keep` stay
+    000003-step-12/                             -> the newest `keep` of each run stay
 
 What has no final name was never finished, and is not read. The manifest holds size and SHA-256 of every other file. All
 nodes of a job see the folder under one path: that is the contract.
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from nereus.errors import UserError
+from nereus.errors import NereusError, UserError
 from nereus.spec.checkpoint import Index, parse_index
 
 INDEX_FILE, MANIFEST_FILE = "index.json", "manifest.json"
@@ -155,8 +155,18 @@ def _manifest(path: Path) -> dict[str, WrittenFile]:
         raise UserError(f"{path / MANIFEST_FILE} cannot be read ({error}); resume from another checkpoint") from error
 
 
+def _run_of(path: Path) -> str | None:
+    """The run that wrote a checkpoint; None where that cannot be read."""
+    try:
+        return load(path).run
+    except NereusError:
+        return None
+
+
 def _prune(root: Path, run: str, keep: int) -> None:
-    """Drop the oldest checkpoints, and what earlier saves of the run have left unfinished."""
-    for path in [*sealed(root)[:-keep], *root.glob(f".partial-{run}-*"), *root.glob(".old-*")]:
+    """Drop the run's oldest checkpoints, and what its earlier saves have left unfinished; other runs' stay."""
+    ours = [path for path in sealed(root) if _run_of(path) == run]
+    left = re.compile(rf"\.partial-{re.escape(run)}-s\d+|\.old-.*")
+    for path in [*ours[:-keep], *(path for path in root.iterdir() if left.fullmatch(path.name))]:
         gone = path if path.name.startswith(".") else path.rename(root / f".old-{path.name}")
         shutil.rmtree(gone, ignore_errors=True)

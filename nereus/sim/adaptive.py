@@ -38,7 +38,6 @@ from nereus.sim.timeline import Change, PoolEvent
 OVER_CAPACITY = 1.02
 """Of a device's memory, what a step that ran out of it is taken to need: the allocation that failed says no more."""
 
-
 TOLD_STEPS = 1000
 """Steps after which the controller's news are taken over: a run of a million steps would else hold a report of each."""
 
@@ -91,7 +90,8 @@ class Adaptive:
         state = JobState(config=replace(config, links=scenario.links), step=self._step)
         if self._driver_state is not None:
             old = self._driver_state
-            state = replace(state, learnt=old.learnt, horizons=old.horizons, moved=old.moved)
+            horizons = old.horizons.back(old.step - self._step)
+            state = replace(state, learnt=old.learnt, horizons=horizons, moved=old.moved)
         self._driver = Driver(state, Ports(ports, ports, ports, ports), Unwritten(), self._facts.clock)
         self._ports, self._back = ports, 0
         ports.starts_at_once = True

@@ -36,7 +36,6 @@ REMEMBERED = 65_536
 """Steps that are worked out once and kept: (plan, lengths on their grid, condition). Then all are forgotten; one takes a few
 hundred bytes. The same for where model-stages lie."""
 
-
 REMEMBERED_PEAKS = 8192
 """The same of bytes by device: some ten kilobytes each in a large pool."""
 

@@ -29,7 +29,7 @@ PRODUCTS: tuple[tuple[str, str], ...] = (
     (r"\bL40S\b", "L40S"),
     (r"\bMI300X\b", "MI300X"),
 )
-"""Pattern of a product's name, and the kind whose datasheet it is. PCIe and NVL cards of a chip have other clocks, and a die
+"""Pattern of a product's name, and the kind whose datasheet it is. PCIe and NVL cards of an H100 have other clocks; a die
 of an MI250X is half of one: these are no kind, so that no plan is made with figures of another product."""
 
 

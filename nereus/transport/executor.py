@@ -234,9 +234,12 @@ class Executor:
                 self._store.land(move.target.unit, tensor.ref, move.box)
 
     def _check_memory(self, program: Program, buffers: Mapping[str, tuple[int, ...]]) -> None:
-        """Walk through the program's operations in order, as if nothing else changed meanwhile."""
+        """Walk through the program's operations in order, as if nothing else changed meanwhile.
+
+        Weight syncs are left out: they run after the commit, when the inputs that are held until then are gone.
+        """
         used, held = self._memory.used_bytes, dict(self._store.catalog())
-        for op in program.ops:
+        for op in (op for op in program.ops if not op.is_repeatable):
             # What an interrupted stream has received already is there, and is not opened again.
             made = {
                 emu.unit: {

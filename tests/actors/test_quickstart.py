@@ -128,7 +128,8 @@ def test_every_transition_is_told_in_full_and_keeps_the_digest(summary: dict[str
 
 def test_rejected_candidates_have_their_payback_figures(summary: dict[str, Any]) -> None:
     assert all(set(rejected) >= REJECTED_KEYS for rejected in summary["rejected"])
-    unpaid = [rejected for rejected in summary["rejected"] if rejected["code"] == "rejected_payback"]
+    codes = ("rejected_payback", "rejected_bound")
+    unpaid = [rejected for rejected in summary["rejected"] if rejected["code"] in codes]
     assert unpaid
     for rejected in unpaid:
         assert rejected["delta_l_s"] > 0

@@ -8,6 +8,7 @@ import pytest
 
 from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import (
+    Answered,
     Publish,
     ReleaseBoundary,
     RequestPlan,
@@ -264,6 +265,55 @@ def test_run_goes_on_from_the_checkpoint_of_another_and_keeps_its_declared_plan_
     release = core.asked(ReleaseBoundary)[-1]
     assert isinstance(release, ReleaseBoundary)
     assert release.release.followed is not None
+
+
+def test_run_that_goes_on_from_a_checkpoint_compares_lengths_with_what_it_expects() -> None:
+    """There is no report yet; against a mean of nothing no length would ever differ."""
+    first = job(every=1)
+    step(first)
+    core = Core(first.state.config)
+    core.post(JobStarted(devices=(0, 1, 2, 3), checkpoint=first.state.saved))
+    core.settle()
+    assert phase(core) is Steady
+    assert core.state.reference is not None
+    assert core.state.reference.response_tokens == core.state.mean_tokens > 0
+
+
+def test_crossings_of_steps_that_are_run_again_are_as_far_back_as_they_were() -> None:
+    core = job(every=2)
+    for _ in range(3):
+        step(core)
+    kill_all(core)
+    assert core.state.step == 3
+    core.settle()
+    assert core.state.step == 2
+    assert all(last <= core.state.step for last in core.state.horizons.last_step.values())
+
+
+def test_abort_while_a_checkpoint_is_restored_is_refused() -> None:
+    core = job(every=1)
+    step(core)
+    kill_all(core)
+    while phase(core) is not Transitioning:
+        core.post(core.pending.pop(0))
+    before = core.state.num_restarts
+    core.post(OperatorAsked(command="a", verb=Verb.ABORT))
+    (told,) = news(core, Answered)
+    assert not told.done
+    assert "checkpoint" in told.reason
+    assert phase(core) is Transitioning
+    assert core.state.num_restarts == before
+    core.settle()
+    assert phase(core) is Steady
+
+
+def test_reason_why_no_plan_was_found_outlives_the_save() -> None:
+    """A pool that cannot grow, of which half goes: the job stops, and says what the planner said."""
+    core = revoked(job())
+    settle_facts(core)
+    core.post(OpFailed(endpoint="planner", op="propose", error="it ran out of ideas"))
+    assert isinstance(core.state.phase, Saving)
+    assert "it ran out of ideas" in core.state.phase.why
 
 
 def test_operator_who_pauses_while_the_job_starts_anew_holds_it_where_it_went_back_to() -> None:

@@ -43,6 +43,13 @@ def test_first_crossing_at_step_zero_counts() -> None:
     assert after(0, 0, 6).steps([Signal.LENGTH]) == 6
 
 
+def test_job_that_goes_back_counts_intervals_from_where_it_is() -> None:
+    """At 0 and 10 an interval of 10; back from 12 to 8, so that the last crossing was 2 before: at 12 it is 6 ago."""
+    back = after(0, 10).back(4)
+    assert back.steps([Signal.LENGTH]) == 10
+    assert after(12, start=back).steps([Signal.LENGTH]) == (10 + 6) / 2
+
+
 def test_signals_keep_their_own_averages() -> None:
     horizons = after(0, 8, signal=Signal.POOL, start=after(0, 3))
     assert horizons.steps([Signal.LENGTH]) == 3

@@ -114,6 +114,18 @@ def test_last_ones_stay_and_numbers_go_on(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == [path.name for path in sealed(tmp_path)]
 
 
+def test_checkpoints_of_other_runs_in_the_folder_stay(tmp_path: Path) -> None:
+    """Those that are whole, and one that is being written by a run whose name begins with ours."""
+    partial_folder(tmp_path, "other", "s1").mkdir(parents=True)
+    theirs = seal(tmp_path, index("s1", 3).model_copy(update={"run": "other"}), [], keep=1)
+    unfinished = partial_folder(tmp_path, "run-s9", "s1")
+    unfinished.mkdir()
+    for number in (1, 2, 3):
+        last = seal(tmp_path, index(f"s{number}", number), written(tmp_path, f"s{number}", "x"), keep=1)
+    assert sealed(tmp_path) == [theirs, last]
+    assert unfinished.exists()
+
+
 def test_file_that_is_not_there_as_written_is_refused_as_a_folder_that_is_not_shared(tmp_path: Path) -> None:
     files = written(tmp_path, "s1", "x")
     (partial_folder(tmp_path, "run", "s1") / files[0].name).unlink()
