@@ -185,7 +185,8 @@ def test_after_of_a_printed_plan_is_a_plan_with_its_ranks_chosen() -> None:
     summary = ask(make_plan("tp4"), make_plan("tp2 dp2 zero1"))
     entry = summary.as_dict()["stages"][STAGE]["after"]
     assert entry == {
-        "tp": 2, "pp": 1, "dp": 2, "fsdp": 1, "zero1": True, "micro_batch": 1, "devices": list(summary.after[STAGE].devices),
+        "tp": 2, "pp": 1, "dp": 2, "fsdp": 1, "zero1": True, "micro_batch": 1, "recompute": False,
+        "devices": list(summary.after[STAGE].devices),
     }  # fmt: skip
 
 
