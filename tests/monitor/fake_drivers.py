@@ -23,10 +23,14 @@ GH200 = f"{96 * GIB} 18 6 5 16 0 NVIDIA GH200 480GB"
 
 
 def library(folder: Path) -> Path:
-    """The folder of a compiled library; skips where there is no C compiler."""
+    """The folder of a compiled library.
+
+    Skips without a C compiler, since the real pynvml loads nothing but a shared library; what is made of an inventory
+    (tests/spec/test_inventory_file.py) is tested everywhere.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no C compiler to make NVML's stand-in with")
+        pytest.skip("pynvml loads a shared library only, and there is no C compiler to make one with")
     target = folder / "libnvidia-ml.so.1"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(target), str(SOURCE)], check=True)
     return folder
