@@ -16,16 +16,13 @@ from nereus.control.phases import Admitted, Paused, Planning, Steady, Waiting
 from nereus.control.restoring import begin_restore, leave_for, restart
 from nereus.control.saving import begin_save, is_at_boundary, is_due, is_needed
 from nereus.control.state import JobState, Result
+from nereus.planner.experience import LOOK_STEPS
 from nereus.policy.admission import Code
 from nereus.policy.horizon import Signal
 from nereus.policy.triggers import Deltas, Observed, Reference, Trigger, triggers
 
 OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
 """What triggers a replan that someone asked for: no signal has crossed."""
-
-EFFICIENCY_EVERY_STEPS = 6
-"""RL steps between two looks at the efficiencies: six new steps outweigh all before in their fit, which is no work for each
-step."""
 
 STALE = Trigger(Signal.POOL, urgent=False, reason="the pool or the units changed after the decision", crossed=False)
 """What triggers a replan whose predecessor was overtaken by events."""
@@ -116,7 +113,7 @@ def _triggers(state: JobState) -> tuple[Trigger, ...]:
 
 def _looked_at(state: JobState) -> Mapping[str, float]:
     """The efficiencies, at the steps at which they are looked at."""
-    return state.pricing.efficiencies() if state.step % EFFICIENCY_EVERY_STEPS == 0 else {}
+    return state.pricing.efficiencies() if state.step % LOOK_STEPS == 0 else {}
 
 
 def with_new_classes(state: JobState) -> JobState:

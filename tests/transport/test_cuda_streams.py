@@ -26,7 +26,7 @@ CUDA = torch.device("cuda", 0)
 
 LANES = ("compute", "transfer", "control")
 
-on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels of real streams need a GPU; their order is tested on the stand-in")
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="real streams need a GPU; the stand-in shows the order")
 
 
 @dataclass(eq=False)
