@@ -5,7 +5,6 @@ boundary -> triggers -> replan: RequestPlan -> plan_ready: verdicts in order of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from nereus.control.effects import Effect, Publish, ReleaseBoundary, RequestPlan, Waited
@@ -16,16 +15,20 @@ from nereus.control.phases import Admitted, Paused, Planning, Steady, Waiting
 from nereus.control.restoring import begin_restore, leave_for, restart
 from nereus.control.saving import begin_save, is_at_boundary, is_due, is_needed
 from nereus.control.state import JobState, Result
-from nereus.planner.experience import LOOK_STEPS
+from nereus.control.watching import crossings, reference_now, with_new_classes
 from nereus.policy.admission import Code
 from nereus.policy.horizon import Signal
-from nereus.policy.triggers import Deltas, Observed, Reference, Trigger, triggers
+from nereus.policy.triggers import Trigger
 
 OPERATOR = Trigger(Signal.POOL, urgent=False, reason="an operator asked", crossed=False)
 """What triggers a replan that someone asked for: no signal has crossed."""
 
 STALE = Trigger(Signal.POOL, urgent=False, reason="the pool or the units changed after the decision", crossed=False)
 """What triggers a replan whose predecessor was overtaken by events."""
+
+PATIENCE = 0.02
+"""Share of a step that the loop waits for a plan. An admitted transition saves a few percent of a step at least, and a step
+earlier it does so once more; a wait that ends in a rejection is lost."""
 
 
 def boundary(state: JobState, now_s: float) -> Result:
@@ -43,7 +46,7 @@ def look(state: JobState, now_s: float) -> Result:
     """The loop asks what to run next: carry out what was admitted, else look for triggers and let it go on."""
     if isinstance(state.phase, Admitted):
         return carry_out_admitted(state, state.phase, now_s)
-    found = _triggers(state) if state.config.policy.adapt else ()
+    found = crossings(state) if state.config.policy.adapt else ()
     state = with_new_classes(state) if state.config.policy.adapt else state
     if isinstance(state.phase, Planning):
         if state.phase.is_urgent or not any(trigger.urgent for trigger in found):
@@ -65,7 +68,7 @@ def carry_out_admitted(state: JobState, admitted: Admitted, now_s: float) -> Res
     """The loop waits: leave for the admitted plan, if pool and units are still as in its snapshot, else look again."""
     if admitted.epoch == state.plan.epoch and admitted.usable == state.usable:
         return leave_for(state, admitted, now_s)
-    return _ask(replace(state, phase=Steady()), _triggers(state) or (STALE,), None, recovering=admitted.recovering)
+    return _ask(replace(state, phase=Steady()), crossings(state) or (STALE,), None, recovering=admitted.recovering)
 
 
 def _ask(
@@ -79,11 +82,20 @@ def _ask(
 
 
 def _hold_or_go(state: JobState, planning: Planning) -> Result:
-    """Let the loop go on while the planner works, unless the plan in force would not survive the next step."""
+    """Let the loop go on while the planner works, unless the plan in force would not survive the next step, or the answer
+    takes next to nothing of a step."""
     lost = any(state.leaving.get(device, state.step + 2) <= state.step + 1 for device in state.plan.devices)
-    if planning.recovering or (planning.is_urgent and (lost or _memory_is_short(state))):
+    must_wait = planning.recovering or (planning.is_urgent and (lost or _memory_is_short(state)))
+    if must_wait or _answers_soon(state):
         return replace(state, phase=replace(planning, holding=True)), ()
     return replace(state, phase=planning), (ReleaseBoundary(release=state.release),)
+
+
+def _answers_soon(state: JobState) -> bool:
+    """Whether the planner's last answer took so little of a step that waiting costs less than a step on the old plan."""
+    if state.report is None or state.answer_s is None:
+        return False
+    return state.answer_s <= PATIENCE * state.report.step_s
 
 
 def _memory_is_short(state: JobState) -> bool:
@@ -91,36 +103,6 @@ def _memory_is_short(state: JobState) -> bool:
     snapshot = state.snapshot
     next_step = snapshot.pricing.lengths(state.mean_tokens, range(state.step + 1, state.step + 2))
     return replace(snapshot, lengths=next_step).peak_bytes() > snapshot.pricing.usable_bytes
-
-
-def _triggers(state: JobState) -> tuple[Trigger, ...]:
-    if state.reference is None:
-        return ()
-    snapshot = state.snapshot
-    # Devices that arrived together become ready one by one: the pool counts as changed when the last one is.
-    growing = bool(state.starting) and set(state.usable) >= state.reference.pool
-    observed = Observed(
-        response_tokens=state.mean_tokens,
-        pool=state.reference.pool if growing else frozenset(state.usable),
-        used=state.plan.devices,
-        predicted_bytes=snapshot.peak_bytes(),
-        usable_bytes=snapshot.pricing.usable_bytes,
-        efficiencies=_looked_at(state),
-    )
-    policy = state.config.policy
-    return triggers(observed, state.reference, Deltas(policy.delta_length, policy.delta_compute, policy.delta_communication))
-
-
-def _looked_at(state: JobState) -> Mapping[str, float]:
-    """The efficiencies, at the steps at which they are looked at."""
-    return state.pricing.efficiencies() if state.step % LOOK_STEPS == 0 else {}
-
-
-def with_new_classes(state: JobState) -> JobState:
-    """References of efficiencies that are seen for the first time; the others stay."""
-    if state.reference is None or not (found := _looked_at(state)):
-        return state
-    return replace(state, reference=replace(state.reference, efficiencies={**found, **state.reference.efficiencies}))
 
 
 def replan(
@@ -153,7 +135,7 @@ def replan(
         state,
         cycle=cycle,
         horizons=horizons,
-        reference=state.reference if request and request.dry_run else _reference(state, state.mean_tokens),
+        reference=state.reference if request and request.dry_run else reference_now(state),
         phase=planning,
     )
     return after, (request_for(after),)
@@ -179,17 +161,11 @@ def request_for(state: JobState) -> RequestPlan:
     return RequestPlan(cycle=planning.cycle, snapshot=snapshot, top=state.config.policy.top)
 
 
-def _reference(state: JobState, response_tokens: float) -> Reference:
-    """What drift is measured from, from now on."""
-    snapshot = state.snapshot
-    short = snapshot.peak_bytes() > snapshot.pricing.usable_bytes
-    return Reference(response_tokens, frozenset(state.usable), short, snapshot.pricing.efficiencies())
-
-
 def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
     """Judge the proposals in order of L_step until one is admitted; every verdict is published."""
     planning = state.phase
     assert isinstance(planning, Planning)
+    state = replace(state, answer_s=event.seconds)
     if planning.holding and planning.usable != state.usable:
         return replan(state, planning.triggers, planning.request, holding=True, recovering=planning.recovering)
     news: list[Effect] = []

@@ -17,9 +17,9 @@ from nereus.control.moving import stop
 from nereus.control.phases import Starting, Steady
 from nereus.control.programs import programs, weight_sync
 from nereus.control.state import JobState, Result
+from nereus.control.watching import first_reference
 from nereus.emu.plan import Plan
 from nereus.emu.unit import phi
-from nereus.policy.triggers import Reference
 
 
 def starting(state: JobState, event: Event) -> Result:
@@ -81,6 +81,5 @@ def _bind(state: JobState) -> Result:
 
 def _begun(state: JobState) -> Result:
     """All units are bound: the loop may run its first step."""
-    reference = Reference(state.mean_tokens, frozenset(state.usable))
-    after = replace(state, phase=Steady(), reference=reference, sync_members=weight_sync(state).members)
+    after = replace(state, phase=Steady(), reference=first_reference(state), sync_members=weight_sync(state).members)
     return after, (Publish(news=Started(plan=after.plan)), ReleaseBoundary(release=after.release))

@@ -102,6 +102,8 @@ class JobState:
     """Communicators that stayed after the last commit, and are ready for the next transition."""
     cycle: int = 0
     """Replans so far."""
+    answer_s: float | None = None
+    """Seconds that the planner took for its last answer."""
     request: ReplanRequested | None = None
     """An operator's request that came at a bad moment, for the next boundary."""
     committed_s: tuple[float, ...] = ()

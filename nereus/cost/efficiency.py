@@ -66,6 +66,10 @@ UNSEEN: Mapping[OpClass, Efficiency] = {
 conservative guesses, not measurements, and a report says so of every class that is still at them."""
 
 
+SMALL = 1e-3
+"""Relative change of a class by which a derivative is taken: its error is a millionth, far above rounding."""
+
+
 @dataclass(frozen=True)
 class Efficiencies:
     """The efficiencies of one hardware kind."""
@@ -142,9 +146,29 @@ class Efficiencies:
     def achieved(self, of: str) -> dict[str, float]:
         """What was measured, by "compute/..." or "communication/...": `of` is whom it was measured on."""
         return {
-            f"{'compute' if op in COMPUTE else 'communication'}/{of}/{op.value}": known.value
+            _name(op, of): known.value
             for op, known in self.values.items()
             if known.measured and (op in COMPUTE or op in LINKS)
+        }
+
+    def assumed(self, of: str) -> dict[str, float]:
+        """What plans go by, measured or not, by the same names."""
+        return {_name(op, of): known.value for op, known in self.values.items() if op in COMPUTE or op in LINKS}
+
+    def spent(self, of: str, work: Workload) -> dict[str, float]:
+        """Seconds of a workload by class, by the same names; they add up to those of the workload but for classes that are
+        neither computation nor links.
+
+        Seconds are homogeneous in what the classes take, so each class has its derivative's part (Euler): one that is hidden
+        behind another has none.
+        """
+        logs = np.diag(np.full(len(OpClass), SMALL))
+        slower, faster = (seconds(stack([work]), self.inverse * np.exp(by))[:, 0] for by in (logs, -logs))
+        parts = (slower - faster) / (2 * SMALL)
+        return {
+            _name(op, of): float(part)
+            for op, part in zip(OpClass, parts, strict=True)
+            if part > 0 and (op in COMPUTE or op in LINKS)
         }
 
     def drifting(self, factor: float, ceiling: Mapping[OpClass, Efficiency] = UNSEEN) -> Efficiencies:
@@ -173,3 +197,7 @@ class Efficiencies:
         }
         common = float(data.get("common", 0.0))
         return cls(str(data["kind"]), {**UNSEEN, **saved}, int(data["num_measured"]), str(data["source"]), common)
+
+
+def _name(op: OpClass, of: str) -> str:
+    return f"{'compute' if op in COMPUTE else 'communication'}/{of}/{op.value}"

@@ -9,6 +9,7 @@ nothing overlaps. Each role (generation, inference, training) has efficiencies o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -150,6 +151,14 @@ class CostModel:
             weights = [RECENCY**age for age in reversed(range(len(window)))]
             learnt[role] = self.prior.learn(works, [one.seconds for one in window], weights)
         return replace(self, learnt=learnt, measured=tuple(kept))
+
+    def spent(self) -> Mapping[str, float]:
+        """Seconds by operation class of the last run of every model-stage."""
+        found: Counter[str] = Counter()
+        for one in {one.stage.stage: one for one in self.measured}.values():
+            role = _role(one.stage)
+            found.update(self.learnt[role].spent(role, self.workload(one.stage, one.batch)))
+        return found
 
 
 def _role(stage: StagePlan) -> str:

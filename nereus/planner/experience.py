@@ -8,7 +8,8 @@ A fit takes as long as thousands of simulated steps, and most steps teach nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, exp, log, sqrt
@@ -24,6 +25,10 @@ from nereus.planner.pricing import Lengths
 
 LOOK_STEPS = 6
 """Steps from one look at the efficiencies to the next: six new steps outweigh all before in their fit."""
+
+FIRST_LOOK = 2
+"""Steps before the first look: what was only assumed until then may be off by half, and every step on a plan that was chosen
+by it costs. One step alone may be one that warmed up."""
 
 EXPLAINED = 0.05
 """Of a model-stage's seconds, as a mean over these steps: what the last fit predicts so well is not fitted again. A quarter
@@ -94,7 +99,7 @@ class Experience:
     def after(self, one: Seen, known: Learnt, worked: Worked) -> Experience:
         """With one more step."""
         seen = replace(self, steps=(*self.steps[1 - WINDOW :], one), since=self.since + 1)
-        if seen.since < LOOK_STEPS:
+        if seen.since < (LOOK_STEPS if self.looked else FIRST_LOOK):
             return seen
         return replace(seen, since=0, looked=self.looked if seen._is_explained(worked) else seen.fitted(known, worked))
 
@@ -107,6 +112,15 @@ class Experience:
                 runs.setdefault(key, []).append(_Run(work, seconds, RECENCY**age))
         return {**known, **{key: _fitted(known, key, found) for key, found in runs.items()}}
 
+    def spent(self, worked: Worked) -> Mapping[str, float]:
+        """Seconds that the last step spent in each class, by the efficiencies of the last look."""
+        found: Counter[str] = Counter()
+        for one in self.steps[-1:]:
+            for stage in one.stage_s:
+                key, work = worked(stage, one)
+                found.update(known_of(self.looked, key).efficiencies.spent(_name(key), work))
+        return found
+
     def _is_explained(self, worked: Worked) -> bool:
         """Whether the last fit predicts the steps since the last look."""
         if not self.looked:
@@ -117,6 +131,20 @@ class Experience:
                 key, work = worked(stage, one)
                 logs.setdefault(stage, []).append(log(seconds / known_of(self.looked, key).seconds(work)))
         return all(abs(fmean(found)) <= EXPLAINED for found in logs.values())
+
+
+def achieved(learnt: Learnt) -> dict[str, float]:
+    """What was measured, by class, kind and role."""
+    return {name: v for key, known in learnt.items() for name, v in known.efficiencies.achieved(_name(key)).items()}
+
+
+def assumed(known: Learnt, keys: Iterable[Key]) -> dict[str, float]:
+    """What every class of these kinds and roles is taken for before it is measured."""
+    return {name: v for key in keys for name, v in known_of(known, key).efficiencies.assumed(_name(key)).items()}
+
+
+def _name(key: Key) -> str:
+    return "/".join(key)
 
 
 def _spread(logs: Sequence[float]) -> float:

@@ -102,6 +102,14 @@ class NativePricing:
         """See Pricing."""
         return {name: v for role, known in self.cost.learnt.items() for name, v in known.achieved(role).items()}
 
+    def assumed(self) -> Mapping[str, float]:
+        """See Pricing: its devices are timed, not assumed, and what messages take is learnt from the first steps."""
+        return {}
+
+    def spent(self) -> Mapping[str, float]:
+        """See Pricing."""
+        return self.cost.spent()
+
     def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> NativePricing:
         """See Pricing. The ledger of a device is exact: its peak teaches nothing."""
         measured = tuple(

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
-from math import ceil, exp, floor, log
+from itertools import groupby, product
+from math import ceil, floor
 from typing import Any
 
 from nereus.cost.accelerator import Key, Learnt
@@ -21,7 +21,7 @@ from nereus.cost.volume import Workload
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.layout.layout import Layout
 from nereus.planner.accelerators import Pricer
-from nereus.planner.experience import Experience, Seen
+from nereus.planner.experience import Experience, Seen, achieved, assumed
 from nereus.planner.options import Option
 from nereus.planner.outlined import OutlinePlanner
 from nereus.planner.posed import PlannedStep
@@ -47,8 +47,6 @@ MOST_COUNTED = 1024
 
 MOST_WORKS = 4096
 """Works of model-stages that are kept: a window of steps has a few hundred."""
-GRID = 0.01
-"""Of the logs of lengths: a tenth of the headroom in the part of memory that grows with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ class OutlinePricing:
 
     def search(self, pool: Devices, lengths: Lengths, top: int, like: Plan | None = None) -> tuple[Target, ...]:
         """See Pricing."""
-        at = _on_grid(lengths)
+        at = lengths.on_grid
         if (pool.ids, at) not in self.planners:
             nodes = self._nodes(pool, self.memory_scale)
             self.planners[pool.ids, at] = OutlinePlanner(
@@ -121,7 +119,7 @@ class OutlinePricing:
 
     def step_seconds(self, plan: Plan, lengths: Lengths) -> float:
         """See Pricing."""
-        pricer, workflow = self._pricer(_on_grid(lengths)), self.outline.workflow
+        pricer, workflow = self._pricer(lengths.on_grid), self.outline.workflow
         options = self._options(plan, pricer)
         used = {name: frozenset(stage.devices) for name, stage in plan.stages.items()}
         node, syncs = node_of(self.outline), {}
@@ -133,12 +131,12 @@ class OutlinePricing:
 
     def holder_seconds(self, plan: Plan, lengths: Lengths) -> Mapping[str, float]:
         """See Pricing."""
-        options = self._options(plan, self._pricer(_on_grid(lengths)))
+        options = self._options(plan, self._pricer(lengths.on_grid))
         return {name: sum(option.seconds.values()) for name, option in options.items()}
 
     def peaks(self, plan: Plan, lengths: Lengths) -> Mapping[DeviceId, int]:
         """See Pricing."""
-        counted = self._counted(tuple(plan.stages.values()), replace(_on_grid(lengths), usual=0.0))
+        counted = self._counted(tuple(plan.stages.values()), replace(lengths.on_grid, usual=0.0))
         return {device: ceil(self.memory_scale * held) for device, held in counted.items()}
 
     def _counted(self, stages: tuple[StagePlan, ...], at: Lengths) -> Mapping[DeviceId, float]:
@@ -168,10 +166,17 @@ class OutlinePricing:
 
     def efficiencies(self) -> Mapping[str, float]:
         """See Pricing: those of the last look."""
-        learnt = self.experience.looked.items()
-        return {
-            name: v for (kind, role), known in learnt for name, v in known.efficiencies.achieved(f"{kind}/{role}").items()
-        }
+        return achieved(self.experience.looked)
+
+    def assumed(self) -> Mapping[str, float]:
+        """See Pricing."""
+        kinds = dict.fromkeys(group.kind for group in self.outline.nodes)
+        roles = dict.fromkeys(stage.role for stage in self.outline.workflow.stages)
+        return assumed(self.known, product(kinds, roles))
+
+    def spent(self) -> Mapping[str, float]:
+        """See Pricing: by the efficiencies of the last look."""
+        return self.experience.spent(self._worked)
 
     def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> OutlinePricing:
         """See Pricing."""
@@ -292,9 +297,3 @@ def _target(step: PlannedStep, scale: float) -> Target:
         devices = step.devices[name]
         stages[name] = StagePlan(name, layout, run.dp, devices, run.micro_batch, run.zero1, option.recomputes)
     return Target(stages, step.seconds, ceil(scale * max(step.peak_bytes.values())), placed=True)
-
-
-def _on_grid(lengths: Lengths) -> Lengths:
-    """Rounded up on a grid of 1 %: most steps find what was asked before, and a plan that was found stays one that fits."""
-    found = (lengths.mean, lengths.longest, lengths.usual)
-    return Lengths(*(exp(ceil(log(max(tokens, 1.0)) / GRID) * GRID) if tokens else 0.0 for tokens in found))

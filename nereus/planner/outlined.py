@@ -14,13 +14,13 @@ from typing import Any
 from nereus.cost.accelerator import Learnt
 from nereus.planner.accelerators import Pricer
 from nereus.planner.explain import Reason, why_not_faster
-from nereus.planner.fewest import on_fewest_devices
 from nereus.planner.found import Report, Solution
 from nereus.planner.options import Degrees, Option
 from nereus.planner.pinned import can_lie_on, reasons_of_pins
 from nereus.planner.posed import PlannedStep, Posed, pool_of
 from nereus.planner.problem import Pool, Problem
 from nereus.planner.rules import FREE, Rules, Tables
+from nereus.planner.slack import settled
 from nereus.planner.solve import solve
 from nereus.spec.hf_config import HfModel
 from nereus.spec.outline import Outline
@@ -100,9 +100,13 @@ class OutlinePlanner:
         solutions, report = self._solve(top, clock)
         if not solutions:
             return ((), report) if self._last_resort is None else self._last_resort.best(top, clock)
-        first = on_fewest_devices(self._agreed(solutions[0]), solutions[0])
-        solutions = (first, *(solution for solution in solutions[1:] if solution.shape != first.shape))
+        solutions = settled(self._agreed(solutions[0]), solutions, self._seconds)
+        first = solutions[0]
         return tuple(self._posed.planned(solution, first) for solution in solutions), report
+
+    def _seconds(self, solution: Solution) -> float:
+        """L_step of a solution of any problem with these options."""
+        return self._posed.planned(solution, solution).overlap.seconds
 
     def _solve(self, top: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[tuple[Solution, ...], Report]:
         """The best over all ways to settle what holders share."""

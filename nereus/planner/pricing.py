@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil, exp, log
 from typing import Protocol
 
 from nereus.emu.plan import DeviceId, Plan, StagePlan
+
+GRID = 0.01
+"""Of the logs of lengths: a tenth of the headroom in the part of memory that grows with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,13 @@ class Lengths:
     """Decides memory."""
     usual: float = 0.0
     """The longest that is expected: decides how long generation takes, which waits for it. 0: as `longest`."""
+
+    @property
+    def on_grid(self) -> Lengths:
+        """Rounded up on a grid of 1 %: most steps find what was asked before, and a plan that was found stays one that
+        fits."""
+        found = (self.mean, self.longest, self.usual)
+        return Lengths(*(exp(ceil(log(max(tokens, 1.0)) / GRID) * GRID) if tokens else 0.0 for tokens in found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,12 @@ class Pricing(Protocol):
 
     def efficiencies(self) -> Mapping[str, float]:
         """Achieved over peak of what was measured, by class: names begin with `compute/` or `communication/`."""
+
+    def assumed(self) -> Mapping[str, float]:
+        """What the same classes were taken for before the job ran, so that the first plan was chosen by it."""
+
+    def spent(self) -> Mapping[str, float]:
+        """Seconds that the last step spent in each of them, all model-stages added up."""
 
     def learn(self, plan: Plan, lengths: Lengths, stage_s: Mapping[str, float], peak_bytes: int) -> Pricing:
         """After a step of `plan` with these responses: calibrated on the seconds of its model-stages and its peak.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import exp, log
 
 from nereus.policy.horizon import Signal
 from nereus.spec.policy import DELTA_COMMUNICATION, DELTA_COMPUTE, DELTA_LENGTH
@@ -43,6 +42,8 @@ class Observed:
     """Memory of a device less headroom."""
     efficiencies: Mapping[str, float] = field(default_factory=dict)
     """As in the reference; empty where they were not looked at."""
+    spent_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that the last step spent in each class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,16 @@ def _length(observed: Observed, reference: Reference, delta: float) -> Trigger |
 
 
 def _efficiency(signal: Signal, observed: Observed, reference: Reference, delta: float) -> Trigger | None:
-    """The geometric mean over the classes that both know: one that was learnt meanwhile is no drift."""
+    """Of the step as a whole: what it would have taken with the classes at their reference, over what they take now.
+
+    A class that only one of both knows does not count: one that was learnt meanwhile is no drift.
+    """
     known = [name for name in observed.efficiencies if name.startswith(f"{signal}/") and name in reference.efficiencies]
-    if not known:
+    now_s = sum(observed.spent_s.get(name, 0.0) for name in known)
+    if not now_s:
         return None
-    logs = [log(observed.efficiencies[name] / reference.efficiencies[name]) for name in known]
-    change = exp(sum(logs) / len(logs)) - 1
+    ratios = {name: observed.efficiencies[name] / reference.efficiencies[name] for name in known}
+    change = sum(observed.spent_s.get(name, 0.0) * ratio for name, ratio in ratios.items()) / now_s - 1
     if abs(change) <= delta:
         return None
     return Trigger(signal, False, f"the {signal} efficiency has changed by {change:+.0%} over {len(known)} classes")

@@ -58,6 +58,9 @@ from nereus.layout.tensors import CanonicalTensor
 from nereus.policy.proposal import Proposal, propose
 from nereus.policy.snapshot import Snapshot
 
+ANSWER_S = 1.0
+"""Seconds that the planner takes: so much of a step that the loop does not wait for it without need."""
+
 
 class Core:
     """One job's state, what it asked for, and the facts that are on their way."""
@@ -197,8 +200,8 @@ def endpoints(emus: Iterable[Emu]) -> list[str]:
     return sorted({endpoint for emu in emus for endpoint in emu.endpoints})
 
 
-def plan_ready(cycle: int, snapshot: Snapshot, proposals: tuple[Proposal, ...]) -> PlanReady:
-    return PlanReady(cycle=cycle, proposals=proposals, current_l_step_s=snapshot.l_step_s(), seconds=0.0)
+def plan_ready(cycle: int, snapshot: Snapshot, proposals: tuple[Proposal, ...], seconds: float = ANSWER_S) -> PlanReady:
+    return PlanReady(cycle=cycle, proposals=proposals, current_l_step_s=snapshot.l_step_s(), seconds=seconds)
 
 
 def report(state: JobState, number: int, tokens: float) -> StepReport:

@@ -67,7 +67,7 @@ from nereus.control.resume import pending
 from nereus.control.state import JobState
 from nereus.policy.admission import Code
 from nereus.spec.policy import CheckpointRule
-from tests.control.harness import Core, endpoints, report
+from tests.control.harness import ANSWER_S, Core, endpoints, report
 from tests.runtime.loop import adaptive_config
 
 CONFIG = adaptive_config()
@@ -215,8 +215,11 @@ class Controller(RuleBasedStateMachine):
             self.post(event)
 
     @precondition(lambda self: isinstance(self.core.state.phase, Planning))
-    @rule(answer=st.sampled_from(["real", "real", "real", "stale", "infeasible", "nothing"]))
-    def planner(self, answer: str) -> None:
+    @rule(
+        answer=st.sampled_from(["real", "real", "real", "stale", "infeasible", "nothing"]),
+        seconds=st.sampled_from([0.0, ANSWER_S]),
+    )
+    def planner(self, answer: str, seconds: float) -> None:
         """The planner answers the request that is open."""
         core, phase = self.core, self.core.state.phase
         assert isinstance(phase, Planning)
@@ -232,7 +235,7 @@ class Controller(RuleBasedStateMachine):
             ready = replace(ready, proposals=())
         elif answer == "stale":
             ready = replace(ready, cycle=ready.cycle - 1)
-        self.post(ready)
+        self.post(replace(ready, seconds=seconds))
 
     @precondition(running)
     @rule(dry_run=st.booleans(), forced=st.booleans())

@@ -7,8 +7,10 @@ from statistics import NormalDist, fmean, stdev
 
 import pytest
 
+from nereus.cost.operations import OpClass
+from nereus.cost.priors import known_of
 from nereus.emu.plan import Plan
-from nereus.planner.experience import ENOUGH, EXPLAINED, LOOK_STEPS, Experience, Seen
+from nereus.planner.experience import ENOUGH, EXPLAINED, FIRST_LOOK, LOOK_STEPS, Experience, Seen
 from nereus.planner.outline_pricing import OutlinePricing
 from nereus.planner.pricing import Lengths
 from tests.planner.test_outline_pricing import LENGTHS, pricing, whole
@@ -34,8 +36,27 @@ def ran(found: OutlinePricing, factor: float, steps: int) -> OutlinePricing:
 
 
 def test_no_efficiency_is_told_before_the_first_look() -> None:
-    assert ran(pricing(), 2.0, LOOK_STEPS - 1).efficiencies() == {}
-    assert ran(pricing(), 2.0, LOOK_STEPS).efficiencies()
+    assert ran(pricing(), 2.0, FIRST_LOOK - 1).efficiencies() == {}
+    assert ran(pricing(), 2.0, FIRST_LOOK).efficiencies()
+
+
+def test_what_is_measured_was_assumed_before() -> None:
+    """A plan that is chosen before the first step is chosen by the figures that ship with the kind."""
+    assumed = pricing().assumed()
+    assert assumed.keys() >= ran(pricing(), 1.0, FIRST_LOOK).efficiencies().keys()
+    for role in ("generation", "training"):
+        prior = known_of({}, ("H100", role)).efficiencies.values
+        assert assumed[f"compute/H100/{role}/gemm"] == prior[OpClass.GEMM].value
+    assert ran(pricing(), 2.0, LOOK_STEPS).assumed() == assumed
+
+
+def test_seconds_by_class_add_up_to_those_of_the_step() -> None:
+    """Seconds are homogeneous in what the classes take (Euler), and nearly all of a step is of both kinds."""
+    seen = ran(pricing(), 1.0, LOOK_STEPS)
+    (step,) = seen.experience.steps[-1:]
+    predicted = seen.holder_seconds(step.plan, step.lengths)
+    assert sum(seen.spent().values()) == pytest.approx(sum(predicted.values()), rel=0.05)
+    assert pricing().spent() == {}
 
 
 def test_steps_that_the_last_fit_predicts_are_not_fitted_again() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from nereus.policy.horizon import Signal
 from nereus.policy.triggers import Deltas, Observed, Reference, Trigger, triggers
@@ -171,26 +173,53 @@ def test_efficiency_triggers_when_it_differs_by_more_than_its_delta(
     reference = replace(REFERENCE, efficiencies=at(**{name: 0.4}))
     for beyond, expected in ((-0.01, []), (0.01, [(signal, False)])):
         now = 0.4 * (1 + way * (delta + beyond))
-        assert found(replace(CALM, efficiencies=at(**{name: now})), reference) == expected
+        observed = replace(CALM, efficiencies=at(**{name: now}), spent_s=at(**{name: 3.0}))
+        assert found(observed, reference) == expected
 
 
 def test_class_that_is_seen_for_the_first_time_is_no_drift() -> None:
     reference = replace(REFERENCE, efficiencies=at(compute_gemm=0.4))
-    assert found(replace(CALM, efficiencies=at(compute_gemm=0.4, compute_attention=0.01)), reference) == []
-    assert found(replace(CALM, efficiencies=at(compute_attention=0.01)), reference) == []
+    calm = replace(CALM, spent_s=at(compute_gemm=1.0, compute_attention=1.0))
+    assert found(replace(calm, efficiencies=at(compute_gemm=0.4, compute_attention=0.01)), reference) == []
+    assert found(replace(calm, efficiencies=at(compute_attention=0.01)), reference) == []
 
 
-def test_classes_of_one_signal_are_taken_together_by_their_geometric_mean() -> None:
+@given(
+    st.dictionaries(
+        st.sampled_from(["compute/a", "compute/b", "compute/c", "communication/d"]),
+        st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.floats(0.0, 100.0)),
+        min_size=1,
+    )
+)
+def test_efficiency_of_a_signal_is_the_peak_time_of_its_work_over_the_time_it_takes(
+    classes: dict[str, tuple[float, float, float]],
+) -> None:
+    """Paper, section 4.1: achieved efficiency is ideal over actual time, of all computation together."""
+    observed = replace(
+        CALM,
+        efficiencies={name: now for name, (_, now, _) in classes.items()},
+        spent_s={name: seconds for name, (_, _, seconds) in classes.items()},
+    )
+    reference = replace(REFERENCE, efficiencies={name: before for name, (before, _, _) in classes.items()})
+    compute = [values for name, values in classes.items() if name.startswith("compute/")]
+    now_s = sum(seconds for _, _, seconds in compute)
+    ideal_s = sum(seconds * now for _, now, seconds in compute)
+    before_s = sum(seconds * now / before for before, now, seconds in compute)
+    change = (ideal_s / now_s) / (ideal_s / before_s) - 1 if now_s else 0.0
+    assume(abs(abs(change) - DELTA_COMPUTE) > 1e-6)
+    assert ((Signal.COMPUTE, False) in found(observed, reference)) == (abs(change) > DELTA_COMPUTE)
+
+
+def test_class_counts_by_the_seconds_that_the_step_spends_in_it() -> None:
     reference = replace(REFERENCE, efficiencies=at(compute_gemm=0.4, compute_attention=0.2))
-    opposite = at(compute_gemm=0.8, compute_attention=0.1)
-    assert found(replace(CALM, efficiencies=opposite), reference) == []
-    both = at(compute_gemm=0.2, compute_attention=0.1)
-    trigger = only(replace(CALM, efficiencies=both), reference)
-    assert (trigger.signal, trigger.reason) == (Signal.COMPUTE, "the compute efficiency has changed by -50% over 2 classes")
+    halved = replace(CALM, efficiencies=at(compute_gemm=0.4, compute_attention=0.1))
+    assert found(replace(halved, spent_s=at(compute_gemm=9.0, compute_attention=1.0)), reference) == []
+    trigger = only(replace(halved, spent_s=at(compute_gemm=1.0, compute_attention=4.0)), reference)
+    assert (trigger.signal, trigger.reason) == (Signal.COMPUTE, "the compute efficiency has changed by -40% over 2 classes")
 
 
 def test_deltas_are_those_of_the_policy() -> None:
     reference = replace(REFERENCE, efficiencies=at(compute_gemm=0.4))
-    slower = replace(CALM, efficiencies=at(compute_gemm=0.3))
+    slower = replace(CALM, efficiencies=at(compute_gemm=0.3), spent_s=at(compute_gemm=1.0))
     assert triggers(slower, reference, Deltas(compute=0.3)) == ()
     assert triggers(slower, reference, Deltas(compute=0.2)) != ()
