@@ -10,6 +10,7 @@ import typer
 
 from nereus import __version__
 from nereus.api.address import DEFAULT_URL
+from nereus.cli.examples import file_or_example
 from nereus.errors import NereusError, UserError
 
 app = typer.Typer(
@@ -43,7 +44,9 @@ def root(
 
 @app.command()
 def run(
-    job: Annotated[Path, typer.Argument(help="The job file.", metavar="JOB")],
+    job: Annotated[
+        Path, typer.Argument(help="The job file, or an example's name.", metavar="JOB", callback=file_or_example)
+    ],
     steps: Annotated[int | None, typer.Option(min=1, help="Run so many RL steps instead of the job's.")] = None,
     address: Annotated[str | None, typer.Option(help=ADDRESS_HELP, show_default="the Ray job's cluster, else local")] = None,
     run_dir: Annotated[Path | None, typer.Option(help=RUN_DIR_HELP, show_default="runs")] = None,
@@ -111,7 +114,14 @@ _command("rollback", "Return a running job to the plan before the one in force, 
 
 @app.command()
 def plan(
-    job: Annotated[Path, typer.Argument(help="A job file, or the outline of a job on accelerators.", metavar="JOB")],
+    job: Annotated[
+        Path,
+        typer.Argument(
+            help="A job file, the outline of a job on accelerators, or an example's name.",
+            metavar="JOB",
+            callback=file_or_example,
+        ),
+    ],
     gpus: Annotated[str | None, typer.Option(help="Plan for so many devices, such as 4,8.")] = None,
     top: Annotated[int, typer.Option(min=1, max=100, help="Show so many of the best plans.")] = 3,
     explain: Annotated[bool, typer.Option("--explain", help="Say what keeps faster candidates out (outlines).")] = False,
@@ -159,7 +169,12 @@ def inventory(
 
 @app.command()
 def simulate(
-    outline: Annotated[Path, typer.Argument(help="The outline of a job on accelerators.", metavar="OUTLINE")],
+    outline: Annotated[
+        Path,
+        typer.Argument(
+            help="The outline of a job on accelerators, or an example's name.", metavar="OUTLINE", callback=file_or_example
+        ),
+    ],
     availability: Annotated[Path, typer.Option(help="A CSV of the devices available over time.")],
     lengths: Annotated[
         Path | None, typer.Option(help="A CSV of response lengths.", show_default="the outline's mean")
@@ -198,7 +213,12 @@ def simulate(
 
 @app.command()
 def transition(
-    job: Annotated[Path, typer.Argument(help="A job file, or the config.json of a model.", metavar="JOB")],
+    job: Annotated[
+        Path,
+        typer.Argument(
+            help="A job file, the config.json of a model, or an example's name.", metavar="JOB", callback=file_or_example
+        ),
+    ],
     before: Annotated[Path, typer.Option("--from", help="The plan file that it starts from.")],
     after: Annotated[Path, typer.Option("--to", help="The plan file that it leads to. Ranks are chosen among its devices.")],
     keep_order: Annotated[
@@ -220,6 +240,17 @@ def transition(
 
     options = Options(keep_order=keep_order, devices_per_node=devices_per_node, memory=memory, bucket=bucket)
     show_transition(job, before, after, options, as_json=as_json)
+
+
+@app.command()
+def examples(
+    copy: Annotated[Path | None, typer.Option(help="Copy their folder there, to edit them.", metavar="FOLDER")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """The examples that come with the package; JOB may be the name of one."""
+    from nereus.cli.examples import show_examples
+
+    show_examples(copy, as_json=as_json)
 
 
 def main() -> None:
