@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from nereus.control.events import Verb
 from nereus.control.phases import End
 from nereus.metrics import (
     api,
@@ -30,6 +31,7 @@ from nereus.policy.admission import Code
 OF_PROCESS: tuple[Described[Process], ...] = (*identity.OF_PROCESS, *runtime.OF_PROCESS, *api.OF_PROCESS)
 
 OF_JOBS: tuple[Described[Source], ...] = (
+    *identity.OF_JOBS,
     *fleet.OF_JOBS,
     *placement.OF_JOBS,
     *decisions.OF_JOBS,
@@ -85,6 +87,14 @@ def _listed(values: Iterable[str]) -> str:
 LABELS = {
     JOB_LABEL: "The jobs that are served here, by name.",
     "model_stage": f"The model-stages of the job; in `nereus_stage_seconds` also `{steps.WEIGHT_SYNC}`.",
+    "algorithm": "`grpo`, `ppo`, `remax`; `unknown` before the start.",
+    "mode": "`sync`, `async`; `unknown` before the start.",
+    "device": "The numbers of the devices that are there; a device that goes takes its series with it.",
+    "signal": _listed(decisions.SIGNALS),
+    "outcome": _listed(decisions.OUTCOMES),
+    "path": _listed(transitions.PATHS),
+    "verb": _listed(verb.value for verb in Verb),
+    "done": _listed(runtime.DONE),
     "state": _listed(fleet.DEVICE_STATES),
     "axis": _listed(placement.AXES),
     "code": _listed(code.value for code in Code),
