@@ -7,7 +7,7 @@ ARGS ?=
 
 SBOM := --pyproject pyproject.toml --output-reproducible --output-format JSON --validate
 
-PURE_TESTS := tests/spec tests/layout tests/emu tests/transition tests/planner tests/policy tests/control tests/monitor tests/sim tests/api tests/cost tests/integrations tests/runtime tests/cli tests/test_errors.py tests/test_docs.py tests/test_site.py
+PURE_TESTS := tests/spec tests/layout tests/emu tests/transition tests/planner tests/policy tests/control tests/monitor tests/sim tests/api tests/metrics tests/cost tests/integrations tests/runtime tests/cli tests/test_errors.py tests/test_docs.py tests/test_site.py
 
 .PHONY: help install tools run check test docs reference wheel lock licenses sbom clean
 
