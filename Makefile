@@ -55,7 +55,7 @@ docs: install
 	$(BIN)/zensical build --strict --clean
 
 reference: install
-	$(BIN)/python -m nereus.cli.reference docs/reference
+	$(BIN)/python -m nereus.cli.reference docs
 
 wheel: install
 	$(BIN)/python -m hatchling build --directory dist

@@ -19,7 +19,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from nereus.cli.reference import PAGES, member_docstrings
+from nereus.cli.reference.pages import PAGES
+from nereus.cli.reference.pages import page as page_of
+from nereus.cli.reference.tables import docstrings
 from nereus.policy.admission import Code
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -137,11 +139,11 @@ def test_navigation_has_every_document_once_and_decisions_by_their_list() -> Non
 
 @pytest.mark.parametrize("name", PAGES)
 def test_page_is_what_the_code_says(name: str) -> None:
-    assert PAGES[name](DOCS) == (DOCS / name).read_text(encoding="utf-8"), "`make reference` writes it anew"
+    assert page_of(name, DOCS) == (DOCS / name).read_text(encoding="utf-8"), "`make reference` writes it anew"
 
 
 def test_every_verdict_has_a_meaning() -> None:
-    assert {name for name, meaning in member_docstrings(Code).items() if len(meaning) > 20} == {code.name for code in Code}
+    assert {name for name, meaning in docstrings(Code).items() if len(meaning) > 20} == {code.name for code in Code}
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "pictures").glob("*.svg")), ids=lambda path: path.name)
