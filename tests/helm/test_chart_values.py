@@ -197,6 +197,7 @@ OTHER: dict[str | int, Any] = {
     "redisAddress": "other:1",
     "scrapeTimeout": "9s",
     "size": "9Gi",
+    "submitters": [{"podSelector": {}}],
     "tolerations": [{"key": "other"}],
     "type": "Unconfined",
 }
