@@ -69,6 +69,8 @@ THOROUGH = (
     "sim/test_published_figures.py",
     "api/",
     "cli/",
+    "deploy/",
+    "helm/",
     "planner/test_exact_search.py",
     "planner/test_explain.py",
     "planner/test_value.py",

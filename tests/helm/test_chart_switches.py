@@ -256,6 +256,18 @@ def test_network_lets_in_the_cluster_the_operator_the_release_and_clients(newest
     assert "monitoring" in str(api["from"])
 
 
+def test_network_lets_in_who_is_named_to_the_port_that_is_theirs(newest: Path) -> None:
+    settings = (
+        "networkPolicy.submitters[0].podSelector.matchLabels.may=submit",
+        "networkPolicy.clients[0].podSelector.matchLabels.may=look",
+    )
+    policies = of_kind(rendered(newest, (DEFAULT,), (OPEN, *settings)), "NetworkPolicy")
+    (head_policy,) = [found["spec"] for found in policies if found["metadata"]["name"].endswith("-head")]
+    ports = {str(rule["from"]): rule["ports"][0]["port"] for rule in head_policy["ingress"]}
+    assert [port for peers, port in ports.items() if "'may': 'submit'" in peers] == [8265]
+    assert [port for peers, port in ports.items() if "'may': 'look'" in peers] == [8420]
+
+
 def test_submitter_and_tests_have_the_labels_that_the_network_lets_in(newest: Path) -> None:
     objects = rendered(newest, (DEFAULT,), (OPEN,))
     (policy,) = [found for found in of_kind(objects, "NetworkPolicy") if found["metadata"]["name"].endswith("-head")]

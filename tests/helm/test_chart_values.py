@@ -46,11 +46,16 @@ def free(path: Path_) -> bool:
     return any(part in FREE for part in path)
 
 
+def get(values: Any, path: Path_) -> Any:
+    """One value."""
+    for part in path:
+        values = values[part]
+    return values
+
+
 def put(values: Any, path: Path_, value: Any) -> None:
     """Set one value."""
-    for part in path[:-1]:
-        values = values[part]
-    values[path[-1]] = value
+    get(values, path[:-1])[path[-1]] = value
 
 
 def spoken(path: Path_, said: str) -> bool:
@@ -71,9 +76,7 @@ def test_a_misspelt_key_is_refused_beside_every_value(helm: Path, tmp_path: Path
     wrong, sections = copy.deepcopy(VALUES), []
     for path, value in nodes(VALUES):
         if isinstance(value, dict) and value and not free(path):
-            section = wrong
-            for part in path:
-                section = section[part]
+            section = get(wrong, path)
             for key in value:
                 section[f"{key}Typo"] = value[key]
             sections.append((path, [f"{key}Typo" for key in value]))
@@ -101,7 +104,8 @@ def test_a_misspelt_key_inside_a_type_of_kubernetes_is_refused(helm: Path, path:
 
 
 def test_a_value_of_a_wrong_type_is_refused_wherever_it_is(helm: Path, tmp_path: Path) -> None:
-    wrong, places = copy.deepcopy(VALUES), []
+    wrong = copy.deepcopy(VALUES)
+    places: list[Path_] = []
     for path, value in nodes(VALUES):
         if isinstance(value, dict) and value:
             continue
@@ -193,6 +197,7 @@ OTHER: dict[str | int, Any] = {
     "redisAddress": "other:1",
     "scrapeTimeout": "9s",
     "size": "9Gi",
+    "submitters": [{"podSelector": {}}],
     "tolerations": [{"key": "other"}],
     "type": "Unconfined",
 }
@@ -213,7 +218,7 @@ def other(path: Path_, value: Any) -> Any:
     return {"other": "value"} if isinstance(value, dict) else "other"
 
 
-BASE = {
+BASE: dict[str, dict[str, Any]] = {
     "api": {"existingSecret": "tokens"},
     "rayCluster": {
         "name": "named",
@@ -248,10 +253,7 @@ def test_no_value_is_without_effect(newest: Path, tmp_path: Path) -> None:
     before, idle = template(base), []
     for path in leaves():
         changed = copy.deepcopy(base)
-        section: Any = base
-        for part in path:
-            section = section[part]
-        put(changed, path, other(path, section))
+        put(changed, path, other(path, get(base, path)))
         if template(changed) == before:
             idle.append(path)
     assert len(leaves()) > 90
@@ -276,3 +278,9 @@ def test_types_of_kubernetes_and_table_of_values_are_up_to_date() -> None:
 
 def test_values_files_are_used_by_the_tests() -> None:
     assert {path.name for path in CHART.glob("values*.yaml")} == {name for files in FILES for name in files}
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)", (CHART / "README.md").read_text(encoding="utf-8"))
+    assert len(links) > 4
+    assert [link for link in links if "://" not in link and not (CHART / link).exists()] == []
