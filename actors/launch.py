@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.api import Api
-from actors.cluster import connected, head_node, seats
+from actors.cluster import connected, first_seats, ground
 from actors.head import HEAD_LANES, Head, HeadSpec
 from actors.job import JOB_LANES, JobActor, JobSpec
 from actors.options import head_options
@@ -23,9 +23,10 @@ from nereus.api.address import DEFAULT_PORT
 from nereus.control.checkpoint import Checkpoint
 from nereus.control.effects import News
 from nereus.control.state import JobState
-from nereus.emu.plan import Plan
+from nereus.emu.plan import DeviceId, Plan
 from nereus.errors import JobStopped, NereusError
 from nereus.monitor.pool import PoolEmulator
+from nereus.monitor.ray_nodes import head_node
 from nereus.rl.describe import describe
 from nereus.runtime.summary import SampleCounts, Summary, summarize
 from nereus.spec.job import Job
@@ -101,8 +102,9 @@ def launched(
 
     with ExitStack() as stack:
         stack.enter_context(connected(job.cluster, address))
-        nodes = ray.nodes()
-        where, on_head = seats(job.cluster, nodes), head_node(nodes)
+        found, on_head = ground(job.cluster), head_node(ray.nodes())
+        is_live = address is not None and job.policy.adapt and job.availability is None and bool(found.takes)
+        seats = first_seats(job.cluster, found.nodes, needed(job) if is_live else range(job.cluster.num_devices))
 
         def start(actor: type, *args: Any, **options: Any) -> Any:
             """An actor of the control plane on the head node, which ends with the context."""
@@ -113,16 +115,21 @@ def launched(
         rendezvous = start(Rendezvous)
         store = ray.get(rendezvous.start.remote(on_head["NodeManagerAddress"]))
         loop_name, planner_name = f"{folder.name}/loop", f"{folder.name}/planner"
-        loop = start(JobActor, JobSpec(job, where, store, weights, folder), lanes=JOB_LANES, name=loop_name)
+        loop = start(JobActor, JobSpec(job, seats, found.takes, store, weights, folder), lanes=JOB_LANES, name=loop_name)
         start(Planner, name=planner_name, restarts=True)
         pool = pool_emulator(job)
-        devices = tuple(d for d in range(job.cluster.num_devices) if d not in job.absent)
+        devices = tuple(d for d in sorted(seats) if d not in job.absent)
         if pool is not None:
             devices = pool.state(checkpoint.step if checkpoint else 0).staying
-        spec = HeadSpec(job, folder, devices, pool, loop_name, planner_name, checkpoint)
+        spec = HeadSpec(job, folder, devices, seats, is_live, is_live, pool, loop_name, planner_name, checkpoint)
         head = start(Head, spec, lanes=HEAD_LANES, restarts=True)
         ended = loop.run.options(concurrency_group="loop").remote(head)
         yield Launched(job, head, ended, _serve_api(start(Api, head)))
+
+
+def needed(job: Job) -> tuple[DeviceId, ...]:
+    """The devices without which a job cannot start: those of its first plan."""
+    return tuple(sorted({device for choice in job.plan.values() for device in choice.devices}))
 
 
 def _serve_api(api: Any) -> str | None:
