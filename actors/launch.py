@@ -124,7 +124,7 @@ def launched(
         spec = HeadSpec(job, folder, devices, seats, is_live, is_live, pool, loop_name, planner_name, checkpoint)
         head = start(Head, spec, lanes=HEAD_LANES, restarts=True)
         ended = loop.run.options(concurrency_group="loop").remote(head)
-        yield Launched(job, head, ended, _serve_api(start(Api, head)))
+        yield Launched(job, head, ended, _serve_api(start(Api, job.name, head)))
 
 
 def needed(job: Job) -> tuple[DeviceId, ...]:

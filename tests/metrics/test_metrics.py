@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nereus import __version__
-from nereus.api.metrics import METRICS, exposition
+from nereus.metrics.exposition import JOB_LABEL, Process, Source
+from nereus.metrics.requests import RequestTallies
+from nereus.metrics.table import GROUPS, LABELS, METRICS, OF_JOBS, document, exposition
 from nereus.runtime.projection import Projection
 from tests.api.news import MIB, STORY
-from tests.api.served import Api
+from tests.metrics.tools import found
 
+PROMTOOL = found("promtool")
+ROOT = Path(__file__).parents[2]
+ROUTES = (("GET", "/metrics"),)
+JOB = "tiny"
+
+OF_PROCESS = {"nereus_build_info", "nereus_controller_up", "nereus_jobs"}
 Series = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -28,11 +39,19 @@ def of_projection(*news: object) -> Series:
     projection = Projection()
     for item in news:
         projection.fold(item)  # type: ignore[arg-type]
-    return scraped(exposition(projection, is_connected=True).decode())
+    return scraped(exposed(projection).decode())
+
+
+def exposed(*projections: Projection, is_connected: bool = True) -> bytes:
+    """A scrape of jobs `tiny`, `tiny2` and so on."""
+    jobs = [Source(f"{JOB}{n or ''}", p, is_connected) for n, p in enumerate(projections)]
+    return exposition(jobs, Process(is_connected, len(jobs), RequestTallies(ROUTES)))
 
 
 def value(series: Series, name: str, **labels: str) -> float:
-    return series[name, tuple(sorted(labels.items()))]
+    """Of the process where the metric is, else of the job `tiny`."""
+    whole = labels if name in OF_PROCESS else {JOB_LABEL: JOB, **labels}
+    return series[name, tuple(sorted(whole.items()))]
 
 
 def test_metrics_of_a_story_add_up() -> None:
@@ -40,6 +59,8 @@ def test_metrics_of_a_story_add_up() -> None:
     series = of_projection(*STORY)
     plain = {
         "nereus_controller_up": 1,
+        "nereus_jobs": 1,
+        "nereus_job_up": 1,
         "nereus_news_total": 9,
         "nereus_plan_epoch": 1,
         "nereus_steps_total": 2,
@@ -90,19 +111,63 @@ def test_what_is_not_known_yet_is_not_a_number() -> None:
 
 
 def test_every_metric_is_described_and_named_by_the_conventions() -> None:
-    families = {f.name: f for f in text_string_to_metric_families(exposition(Projection(), is_connected=False).decode())}
+    families = {f.name: f for f in text_string_to_metric_families(exposed(Projection(), is_connected=False).decode())}
     assert len(families) == len(METRICS)
     for metric in METRICS:
         family = families[metric.name.removesuffix("_total") if metric.kind == "counter" else metric.name]
         assert metric.name.startswith("nereus_")
         assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert metric.name.endswith("_info") == (metric.kind == "info")
         assert family.documentation == metric.meaning
-        assert {label for sample in family.samples for label in sample.labels} == set(metric.labels)
+        labels = {
+            *metric.labels,
+            *([JOB_LABEL] if metric in OF_JOBS else []),
+            *(["le"] if metric.kind == "histogram" else []),
+        }
+        assert {label for sample in family.samples for label in sample.labels} == labels
+        assert {sample.name for sample in family.samples} == set(metric.series())
+        assert labels - {"le"} <= set(LABELS)
+        assert metric.group in GROUPS
 
 
-def test_scrape_over_http_parses_and_says_whether_the_controller_answers(api: Api) -> None:
-    reply = api.get("/metrics")
-    assert reply.status == 200
-    assert reply.headers.get_content_type() == "text/plain"
-    assert value(scraped(reply.text), "nereus_controller_up") == 1
-    assert value(scraped(reply.text), "nereus_steps_total") == 2
+def test_each_job_has_its_own_series_and_the_process_has_one() -> None:
+    told, silent = Projection(), Projection()
+    for item in STORY:
+        told.fold(item)
+    series = scraped(exposed(told, silent).decode())
+    assert series["nereus_steps_total", (("nereus_job", "tiny"),)] == 2
+    assert series["nereus_steps_total", (("nereus_job", "tiny1"),)] == 0
+    assert value(series, "nereus_jobs") == 2
+    ours = {
+        (name, tuple(p for p in labels if p[0] != JOB_LABEL)) for name, labels in series if (JOB_LABEL, "tiny") in labels
+    }
+    theirs = {
+        (name, tuple(p for p in labels if p[0] != JOB_LABEL)) for name, labels in series if (JOB_LABEL, "tiny1") in labels
+    }
+    assert ours == theirs
+    assert {name for name, labels in series if JOB_LABEL not in dict(labels)} == {
+        *OF_PROCESS,
+        "nereus_api_requests_total",
+        *(f"nereus_api_request_seconds_{end}" for end in ("bucket", "count", "sum")),
+    }
+
+
+def test_process_without_a_job_tells_of_itself() -> None:
+    series = scraped(exposed().decode())
+    assert value(series, "nereus_jobs") == 0
+    assert value(series, "nereus_controller_up") == 1
+
+
+def test_committed_document_is_that_of_the_code() -> None:
+    committed = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert committed == document(), "run: python -m nereus.metrics > docs/metrics.md"
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool on PATH: Debian's package prometheus has it")
+def test_promtool_finds_nothing_to_say_of_a_scrape() -> None:
+    projection = Projection()
+    for item in STORY:
+        projection.fold(item)
+    assert PROMTOOL is not None
+    ended = subprocess.run([PROMTOOL, "check", "metrics"], input=exposed(projection), capture_output=True, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
