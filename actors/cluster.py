@@ -1,54 +1,17 @@
-"""Which Ray cluster a job runs on, and where on it each device is.
-
-nothing named           a private cluster, which ends with the command
---address HOST:PORT     that one
-inside a Ray job        the one that runs it
-"""
+"""Where on a Ray cluster the devices of a job are: its nodes, what each offers, and the first seats."""
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from actors.options import DEVICE_RESOURCE
-from actors.private_cluster import private_cluster
 from nereus.emu.plan import DeviceId
 from nereus.errors import UserError
 from nereus.monitor.ray_nodes import head_node, nodes_of
 from nereus.policy.seating import Node, Shape, Slot, all_seated, free_slots, seated
 from nereus.spec.cluster import Cluster
-
-CONNECT_TIMEOUT_S = 5.0
-"""Seconds until an address without a listener is refused."""
-
-RAY_ADDRESS, RAY_JOB_CONFIG = "RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""What Ray sets in the environment of a job's entry point: where its cluster is, and what the job was submitted with."""
-
-
-def cluster_of_this_job() -> str | None:
-    """The address of the cluster whose job this process is; None outside a Ray job."""
-    return os.environ.get(RAY_ADDRESS) if RAY_JOB_CONFIG in os.environ else None
-
-
-@contextmanager
-def connected(declared: Cluster, address: str | None) -> Iterator[None]:
-    """Connected to the cluster at `address`, or to a private one that lasts as long as the context."""
-    if address is None:
-        with private_cluster(declared):
-            yield
-        return
-    import ray
-
-    _check_reachable(address)
-    ray.init(address=address, logging_level="ERROR", log_to_driver=False, namespace="nereus")
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +21,14 @@ class Ground:
     nodes: tuple[Node, ...]
     takes: Mapping[str, Any]
     """What the worker of one device takes of its node, as Ray's options say it; empty where the cluster names no devices."""
+
+
+def devices_of(resource: str) -> tuple[Node, ...]:
+    """The nodes of the connected cluster with what each offers of a resource, as Ray tells them now."""
+    import ray
+    from ray._private.state import state
+
+    return nodes_of(ray.nodes(), state.get_draining_nodes(), resource)
 
 
 def resource_of(cluster: Cluster) -> str:
@@ -101,15 +72,3 @@ def first_seats(cluster: Cluster, nodes: Sequence[Node], needed: Collection[Devi
             f"{fit} with {each} of {resource}; start nodes with that resource, or declare fewer"
         )
     return {**found, **seated(shape, found, free_slots(nodes, found.values()), shape.places)}
-
-
-def _check_reachable(address: str) -> None:
-    """Raises UserError soon where Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
-            return
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"--address: no Ray cluster answers at {address!r} ({error}); give HOST:PORT of its head, or `local`"
-        ) from error

@@ -25,7 +25,7 @@ from nereus.control.core import is_new
 from nereus.control.effects import News
 from nereus.control.events import BoundaryReached, Event, JobStarted, OperatorAsked, ReplanRequested, StepLost
 from nereus.control.offer import Holdings, Offer, offer_of_all, pool_change, seats_after, used
-from nereus.control.phases import Idle, Waiting
+from nereus.control.phases import Idle, Starting, Waiting
 from nereus.control.report import Release, StepReport
 from nereus.control.resume import pending
 from nereus.control.state import JobState
@@ -93,6 +93,7 @@ class Head:
         self._news: Sequence[News] = ()
         self._offer: Offer | None = None
         self._told: Seats = {}
+        self._heard = 0
         self._driver: Driver | None = None
         Thread(target=self._drive, name="driver", daemon=True).start()
 
@@ -131,7 +132,9 @@ class Head:
             return None
         state = self._driver.state
         phase = type(state.phase).__name__
-        return Holdings(seats=self._told, used=used(state), step=state.step, epoch=state.plan.epoch, phase=phase)
+        return Holdings(
+            seats=self._told, heard=self._heard, used=used(state), step=state.step, epoch=state.plan.epoch, phase=phase
+        )
 
     def snapshot(self) -> Snapshot | None:
         """All that a decision would be taken on now; None before the first plan is in force."""
@@ -202,6 +205,8 @@ class Head:
             if arriving:
                 ray.get(call_watch(ray.get_actor(self._spec.loop), "seat", arriving))
             self._told = seats_after(self._told, change, offer)
+        elif offer is not None and not isinstance(state.phase, Idle | Starting):
+            self._heard = offer.number
         return tuple(one for one in (change, event) if one is not None)
 
     def _seen(self) -> Offer:

@@ -29,6 +29,8 @@ class Offer:
     """Its devices, those that it must leave included."""
     leaving: Mapping[DeviceId, float | None] = field(default_factory=dict)
     """Of these, those that it must leave, and when they are gone, in seconds since 1970; None: once it has left them."""
+    number: int = 0
+    """Later offers have larger ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,9 @@ class Holdings:
     """What a job has, as its head tells it."""
 
     seats: Seats
-    """The devices whose workers it may run: what is not here is free."""
+    """The devices whose workers it may run. What is not here is free, if it was to be left by the offer of `heard`."""
+    heard: int
+    """The number of the latest offer that it was told of; 0 before the first, and after its controller has died."""
     used: frozenset[DeviceId]
     """Devices with a unit of the plan in force."""
     step: int
