@@ -29,9 +29,10 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 def _command(name: str, command: Any) -> str:
     arguments = [param for param in command.params if param.param_type_name == "argument"]
     options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
-    usage = " ".join((name, *map(_argument, arguments), *(["[OPTIONS]"] if options else [])))
+    takes = ["COMMAND"] if hasattr(command, "commands") else [_argument(param) for param in arguments]
+    usage = " ".join((name, *takes, *(["[OPTIONS]"] if options else [])))
     rows = [(f"`{_argument(param)}`", _default(param), cell(param.help)) for param in arguments]
-    rows += [(_names(param), _default(param), cell(param.help)) for param in options]
+    rows += [(_names(param), _default(param), _meaning(param)) for param in options]
     parts = [f"## {name}\n", f"{command.help}\n", f"```\n{usage}\n```\n"]
     return "\n".join((*parts, *([table(("argument or option", "default", "meaning"), rows)] if rows else [])))
 
@@ -42,6 +43,11 @@ def _argument(param: Any) -> str:
 
 def _names(param: Any) -> str:
     return ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+
+
+def _meaning(param: Any) -> str:
+    variables = [param.envvar] if isinstance(param.envvar, str) else param.envvar or ()
+    return " ".join((cell(param.help), *(f"The environment's `{name}` stands for it." for name in variables)))
 
 
 def _default(param: Any) -> str:

@@ -52,13 +52,7 @@ def docstrings(declared: type) -> Mapping[str, str]:
     (body,) = (node.body for node in ast.parse(inspect.getsource(declared)).body if isinstance(node, ast.ClassDef))
     found = {}
     for member, text in pairwise(body):
-        named = (
-            member.targets[0]
-            if isinstance(member, ast.Assign)
-            else member.target
-            if isinstance(member, ast.AnnAssign)
-            else None
-        )
-        if named is not None and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[ast.unparse(named)] = " ".join(str(text.value.value).split())
+        match member, text:
+            case (ast.Assign(targets=[name]) | ast.AnnAssign(target=name), ast.Expr(value=ast.Constant(value=str(said)))):
+                found[ast.unparse(name)] = " ".join(said.split())
     return found
