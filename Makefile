@@ -5,7 +5,7 @@ BIN := .venv/bin
 JOB ?= examples/quickstart.yaml
 ARGS ?=
 
-PURE_TESTS := tests/spec tests/layout tests/emu tests/transition tests/planner tests/policy tests/control tests/monitor tests/sim tests/api tests/cost tests/integrations tests/runtime tests/cli tests/test_errors.py tests/test_docs.py
+PURE_TESTS := tests/spec tests/layout tests/emu tests/transition tests/planner tests/policy tests/control tests/monitor tests/sim tests/api tests/metrics tests/cost tests/integrations tests/runtime tests/cli tests/test_errors.py tests/test_docs.py
 
 .PHONY: help install run check test clean
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from nereus.api.address import DEFAULT_PORT
 from nereus.api.app import create_app
+from nereus.api.jobs import OneJob
 from nereus.api.serve import Server
 from nereus.control.effects import News
 from nereus.runtime.controller import Command, Receipt
@@ -47,8 +48,9 @@ def _answer(reference: Any) -> Any:
 class Api:
     """One job's API."""
 
-    def __init__(self, head: Any) -> None:
-        self._server = Server(create_app(HeadPort(head)))
+    def __init__(self, name: str, head: Any) -> None:
+        """`name` is the job's."""
+        self._server = Server(create_app(OneJob(name, HeadPort(head))))
 
     def start(self, port: int = DEFAULT_PORT) -> tuple[str, int]:
         """Serve on loopback, on `port` or the next free one; returns where. Raises OSError when none is free."""

@@ -122,7 +122,7 @@ def launched(
         spec = HeadSpec(job, folder, devices, pool, loop_name, planner_name, checkpoint)
         head = start(Head, spec, lanes=HEAD_LANES, restarts=True)
         ended = loop.run.options(concurrency_group="loop").remote(head)
-        yield Launched(job, head, ended, _serve_api(start(Api, head)))
+        yield Launched(job, head, ended, _serve_api(start(Api, job.name, head)))
 
 
 def _serve_api(api: Any) -> str | None:

@@ -27,6 +27,11 @@ ADDRESS_HELP = "`local` for a private cluster, or the address of a Ray cluster."
 RUN_DIR_HELP = "Where the run's folder goes; in a Ray job ~/.nereus/runs."
 
 Url = Annotated[str, typer.Option("--url", help="Where the job's API is; `nereus run` prints it.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar="NEREUS_TOKEN_FILE", help="The file with a token, where the API asks for one."),
+]
+JobName = Annotated[str | None, typer.Option("--job", help="Which job, where the API serves several.")]
 
 
 def _version(wanted: bool) -> None:
@@ -69,12 +74,15 @@ def run(
 @app.command()
 def status(
     url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    job: JobName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Show a running job: plan, devices, last step, last decision."""
+    from nereus.api.client import connect
     from nereus.cli.status import show_status
 
-    show_status(url, as_json=as_json)
+    show_status(connect(url, token_file, job), as_json=as_json)
 
 
 @app.command()
@@ -84,12 +92,15 @@ def replan(
         bool, typer.Option("--force", help="Carry out the best feasible plan even if it does not pay.")
     ] = False,
     url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    job: JobName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the request as one JSON object.")] = False,
 ) -> None:
     """Have a running job look at its plan again, now, and show what it decides."""
+    from nereus.api.client import connect
     from nereus.cli.replan import ask_for_replan
 
-    ask_for_replan(url, dry_run=dry_run, forced=force, as_json=as_json)
+    ask_for_replan(connect(url, token_file, job), dry_run=dry_run, forced=force, as_json=as_json)
 
 
 def _command(verb: str, does: str) -> None:
@@ -97,11 +108,14 @@ def _command(verb: str, does: str) -> None:
 
     def ask(
         url: Url = DEFAULT_URL,
+        token_file: TokenFile = None,
+        job: JobName = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print the command as one JSON object.")] = False,
     ) -> None:
+        from nereus.api.client import connect
         from nereus.cli.command import command_job
 
-        command_job(url, verb, as_json=as_json)
+        command_job(connect(url, token_file, job), verb, as_json=as_json)
 
     app.command(name=verb, help=does)(ask)
 

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import (
     Answered,
@@ -25,6 +26,7 @@ from nereus.control.effects import (
 )
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, spans
+from nereus.runtime.projection import number
 from nereus.runtime.summary import Summary, plan_dict
 from nereus.spec.job import Job
 
@@ -71,7 +73,7 @@ class Display:
             self._last_decision = decision_line(event)
         elif isinstance(event, Answered | CanaryRead | Waited | Saved):
             self._last_decision = line(event)
-        else:
+        elif not isinstance(event, JobDescribed | Replanned):
             self._plan = event.plan
         if isinstance(event, TransitionRecord):
             self._last_change = transition_line(event)
@@ -140,6 +142,10 @@ def line(event: News) -> str:
         return "\n".join([restored_line(event), *plan_lines(event.plan)])
     if isinstance(event, Interrupted):
         return "\n".join([interrupted_line(event), *plan_lines(event.plan)])
+    if isinstance(event, Replanned):
+        return f"replan {event.cycle} after step {event.step}: {event.num_proposals} proposals in {event.seconds:.2f} s"
+    if isinstance(event, JobDescribed):
+        return f"{event.algorithm}, {event.mode}, {event.num_parameters} parameters"
     return "\n".join(plan_lines(event.plan))
 
 
@@ -249,6 +255,10 @@ def event_dict(event: News) -> dict[str, Any]:
     """An event as plain values, for events.jsonl."""
     if isinstance(event, StepReport):
         return {"event": "step", **asdict(event)}
+    if isinstance(event, JobDescribed):
+        return {"event": "described", **asdict(event), "usable_bytes": number(event.usable_bytes)}
+    if isinstance(event, Replanned):
+        return {"event": "replanned", **asdict(event)}
     if isinstance(event, Started):
         return {"event": "started", "plan": plan_dict(event.plan)}
     if isinstance(event, DevicesChanged):
