@@ -75,8 +75,8 @@ journal: it counts from the start of the job, and neither a controller nor an AP
 the process has no such label and counts from its start. Label values are from closed lists and there from the first scrape
 on. A summary has `_count` and `_sum`, a histogram `_bucket` too; times are in seconds, sizes in bytes.
 
-The dashboards in `helm/nereus/files/dashboards` show all of them; `python -m deploy.grafana` makes these files. The alerts are in
-`helm/nereus/files/alerts.yaml`, and [docs/runbooks.md](runbooks.md) says what to do.
+The dashboards in `helm/nereus/files/dashboards` show all of them; `python -m deploy.grafana` makes these files. The alerts
+are in `helm/nereus/files/alerts.yaml`, and [docs/runbooks.md](runbooks.md) says what to do.
 
 | label | values |
 |---|---|
