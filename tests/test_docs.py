@@ -20,8 +20,16 @@ import nereus.spec
 from nereus import errors
 from nereus.cli.app import app
 from nereus.control.allowed import ALLOWED
+from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
-from nereus.control.effects import Decision, DevicesChanged, News, Publish, Started, TransitionRecord
+from nereus.control.effects import (
+    Decision,
+    DevicesChanged,
+    News,
+    Publish,
+    Started,
+    TransitionRecord,
+)
 from nereus.control.events import StepLost
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, StagePlan
@@ -189,7 +197,9 @@ def test_summary_document_has_every_key_of_the_summary() -> None:
     assert sorted(key for key in keys if key not in first_cells(text("summary.md"))) == []
 
 
-@pytest.mark.parametrize("kind", [Started, StepReport, DevicesChanged, Decision, TransitionRecord, Saved, Restored])
+@pytest.mark.parametrize(
+    "kind", [JobDescribed, Started, StepReport, DevicesChanged, Replanned, Decision, TransitionRecord, Saved, Restored]
+)
 def test_summary_document_has_every_key_of_an_event(kind: type[News]) -> None:
     document = section(text("summary.md"), "events.jsonl")
     (name,) = {event["event"] for event in events(kind)}

@@ -24,6 +24,8 @@ class Feed:
         self._turn = asyncio.Lock()
         self.lost: str | None = "the controller was not asked yet"
         """Why the latest question had no answer."""
+        self.num_losses = 0
+        """How often the controller stopped answering."""
 
     @property
     def is_connected(self) -> bool:
@@ -45,6 +47,7 @@ class Feed:
             try:
                 fresh = await asyncio.to_thread(self._controller.feed, self.projection.tallies.news)
             except ConnectionError as error:
+                self.num_losses += self.lost is None
                 self.lost = f"the controller does not answer: {error}"
                 raise
             for news in fresh:

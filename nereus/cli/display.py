@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import (
     Answered,
@@ -68,7 +69,7 @@ class Display:
             self._last_decision = decision_line(event)
         elif isinstance(event, Answered | CanaryRead | Waited | Saved):
             self._last_decision = line(event)
-        else:
+        elif not isinstance(event, JobDescribed | Replanned):
             self._plan = event.plan
         if isinstance(event, TransitionRecord):
             self._last_change = transition_line(event)
@@ -137,6 +138,10 @@ def line(event: News) -> str:
         return "\n".join([restored_line(event), *plan_lines(event.plan)])
     if isinstance(event, Interrupted):
         return "\n".join([interrupted_line(event), *plan_lines(event.plan)])
+    if isinstance(event, Replanned):
+        return f"replan {event.cycle} after step {event.step}: {event.num_proposals} proposals in {event.seconds:.2f} s"
+    if isinstance(event, JobDescribed):
+        return f"{event.algorithm}, {event.mode}, {event.num_parameters} parameters"
     return "\n".join(plan_lines(event.plan))
 
 

@@ -41,6 +41,8 @@ class Source:
     projection: Projection
     is_connected: bool
     """Whether its controller answered the latest question."""
+    num_losses: int = 0
+    """How often its controller stopped answering, since this process began to ask."""
 
     @property
     def tallies(self) -> Tallies:

@@ -28,6 +28,12 @@ def _placed(source: Source) -> Samples:
         yield (name,), len(plan.stages[name].devices) if plan and name in plan.stages else 0
 
 
+def _micro_batches(source: Source) -> Samples:
+    plan = source.projection.plan
+    for name in model_stages(source):
+        yield (name,), plan.stages[name].micro_batch if plan and name in plan.stages else 0
+
+
 OF_JOBS: tuple[Described[Source], ...] = (
     Described(
         "Placement",
@@ -46,5 +52,13 @@ OF_JOBS: tuple[Described[Source], ...] = (
     ),
     Described(
         "Placement", "gauge", "nereus_placement_devices", "Devices that each model-stage is on.", _placed, ("model_stage",)
+    ),
+    Described(
+        "Placement",
+        "gauge",
+        "nereus_placement_micro_batch",
+        "Sequences of one replica that go through the model together; 0 before the start.",
+        _micro_batches,
+        ("model_stage",),
     ),
 )

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from nereus.metrics.exposition import Described, Process, Source, one
+from nereus.control.events import Verb
+from nereus.metrics.exposition import Described, Process, Samples, Source, one
+
+DONE = {"yes": True, "no": False}
+
+
+def _commands(source: Source) -> Samples:
+    counts = source.tallies.commands
+    return [((verb, name), counts[verb, done]) for verb in map(str, Verb) for name, done in DONE.items()]
+
 
 OF_PROCESS: tuple[Described[Process], ...] = (
     Described(
@@ -25,5 +34,27 @@ OF_JOBS: tuple[Described[Source], ...] = (
     ),
     Described(
         "Runtime", "counter", "nereus_news_total", "News that the controller has told.", one(lambda s: s.tallies.news)
+    ),
+    Described(
+        "Runtime",
+        "counter",
+        "nereus_job_controller_losses_total",
+        "How often the controller of the job stopped answering, since this process began to ask.",
+        one(lambda s: s.num_losses),
+    ),
+    Described(
+        "Runtime",
+        "gauge",
+        "nereus_job_paused",
+        "1 while an operator holds the loop at its boundaries, else 0.",
+        one(lambda s: float(s.projection.is_paused)),
+    ),
+    Described(
+        "Runtime",
+        "counter",
+        "nereus_commands_total",
+        "Commands of operators that were answered, by verb and whether they were done.",
+        _commands,
+        ("verb", "done"),
     ),
 )

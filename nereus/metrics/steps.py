@@ -72,4 +72,25 @@ OF_JOBS: tuple[Described[Source], ...] = (
         "Highest use of any device's memory in the latest step; NaN before the first.",
         _latest(lambda r: max(r.peak_bytes.values(), default=0)),
     ),
+    Described(
+        "Steps",
+        "gauge",
+        "nereus_step_loss",
+        "Mean loss per response token of the latest step; NaN before the first.",
+        _latest(lambda r: r.loss),
+    ),
+    Described(
+        "Steps",
+        "gauge",
+        "nereus_step_kl",
+        "KL estimate to the reference per token in the latest step; NaN before the first.",
+        _latest(lambda r: r.kl),
+    ),
+    Described(
+        "Steps",
+        "gauge",
+        "nereus_step_grad_norm",
+        "Global gradient norm of the latest step's last update, before clipping; NaN before the first.",
+        _latest(lambda r: r.grad_norm),
+    ),
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from nereus.control.events import Verb
 from nereus.control.phases import End
 from nereus.metrics import (
     api,
@@ -30,6 +31,7 @@ from nereus.policy.admission import Code
 OF_PROCESS: tuple[Described[Process], ...] = (*identity.OF_PROCESS, *runtime.OF_PROCESS, *api.OF_PROCESS)
 
 OF_JOBS: tuple[Described[Source], ...] = (
+    *identity.OF_JOBS,
     *fleet.OF_JOBS,
     *placement.OF_JOBS,
     *decisions.OF_JOBS,
@@ -73,6 +75,21 @@ journal: it counts from the start of the job, and neither a controller nor an AP
 the process has no such label and counts from its start. Label values are from closed lists and there from the first scrape
 on. A summary has `_count` and `_sum`, a histogram `_bucket` too; times are in seconds, sizes in bytes.
 
+A scrape with a token, the token alone in a file; without tokens leave `authorization` out:
+
+```yaml
+scrape_configs:
+  - job_name: nereus
+    scrape_interval: 15s
+    authorization: {credentials_file: /etc/prometheus/nereus-token}
+    static_configs: [{targets: ["127.0.0.1:8420"]}]
+```
+
+The dashboards in `helm/nereus/files/dashboards` show all of them; `python -m deploy.grafana` makes these files. The alerts
+are in `helm/nereus/files/alerts.yaml`, and [docs/runbooks.md](runbooks.md) says what to do. What is tested: every query of
+every panel has data in a Prometheus that scraped a real run, in which no alert fires; each alert fires in a test of its own.
+What is not: how Grafana draws the dashboards, since none was at hand.
+
 | label | values |
 |---|---|
 """
@@ -85,6 +102,14 @@ def _listed(values: Iterable[str]) -> str:
 LABELS = {
     JOB_LABEL: "The jobs that are served here, by name.",
     "model_stage": f"The model-stages of the job; in `nereus_stage_seconds` also `{steps.WEIGHT_SYNC}`.",
+    "algorithm": "`grpo`, `ppo`, `remax`; `unknown` before the start.",
+    "mode": "`sync`, `async`; `unknown` before the start.",
+    "device": "The numbers of the devices that are there; a device that goes takes its series with it.",
+    "signal": _listed(decisions.SIGNALS),
+    "outcome": _listed(decisions.OUTCOMES),
+    "path": _listed(transitions.PATHS),
+    "verb": _listed(verb.value for verb in Verb),
+    "done": _listed(runtime.DONE),
     "state": _listed(fleet.DEVICE_STATES),
     "axis": _listed(placement.AXES),
     "code": _listed(code.value for code in Code),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from nereus.control.phases import End
 from nereus.metrics.exposition import Described, Source, one
+from nereus.runtime.tallies import ONE_NODE, SEVERAL_NODES
 
+PATHS = (ONE_NODE, SEVERAL_NODES)
 PRIMITIVES = ("Split", "Merge", "Extend", "Destroy")
 
 OF_JOBS: tuple[Described[Source], ...] = (
@@ -58,6 +60,14 @@ OF_JOBS: tuple[Described[Source], ...] = (
         "nereus_transition_moved_bytes_total",
         "Bytes that transitions moved between endpoints.",
         one(lambda s: s.tallies.bytes_moved),
+    ),
+    Described(
+        "Transitions",
+        "counter",
+        "nereus_transition_operation_bytes_total",
+        "Bytes of the operations of transitions, by whether all endpoints of an operation are on one node.",
+        lambda s: [((path,), s.tallies.op_bytes[path]) for path in PATHS],
+        ("path",),
     ),
     Described(
         "Transitions",

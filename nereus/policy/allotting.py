@@ -85,11 +85,11 @@ def _queue(claims: list[Claim], capacity: int) -> tuple[dict[str, str], list[Cla
         if claim.is_running:
             served.append(claim)
         elif need > capacity:
-            waiting[job] = f"its first plan needs {need} devices; the cluster has {capacity} that stay"
+            waiting[job] = f"it needs {need} devices to start; the cluster has {capacity} that stay"
         elif first:
             waiting[job] = f"{first} came before it, and waits as well"
         elif need > left:
-            waiting[job] = f"its first plan needs {need} devices; the least of the others leave {max(left, 0)} of {capacity}"
+            waiting[job] = f"it needs {need} devices to start; the least of the others leave {max(left, 0)} of {capacity}"
             first = job
         else:
             served.append(claim)
@@ -119,7 +119,7 @@ def _room_reason(claim: Claim, nodes: tuple[Node, ...], taken: Set[PoolDevice]) 
     free = {node: len(devices) for node, devices in free_devices(nodes, taken).items()}
     need, each = len(claim.told.needed), claim.told.shape.each
     return (
-        f"its first plan needs {need} devices, up to {each} on one node; {sum(free.values())} are free, "
+        f"it needs {need} devices to start, up to {each} on one node; {sum(free.values())} are free, "
         f"{max(free.values(), default=0)} on one node, and other jobs have not left theirs yet"
     )
 

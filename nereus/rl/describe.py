@@ -44,6 +44,8 @@ def _links(job: Job) -> LinkRates:
 def config_of(job: Job, states: Mapping[str, StateSpec], *, is_live: bool = False) -> JobConfig:
     """A job whose model-stages have this logical state."""
     return JobConfig(
+        algorithm="grpo",
+        mode="sync",
         policy=job.policy,
         first={name: first_plan(name, choice) for name, choice in job.plan.items()},
         states=states,

@@ -6,8 +6,20 @@ from dataclasses import asdict
 from typing import Any
 
 from nereus.control.checkpoint import Restored, Saved
-from nereus.control.effects import Answered, CanaryRead, Decision, DevicesChanged, Interrupted, News, Started, Waited
+from nereus.control.effects import (
+    Answered,
+    CanaryRead,
+    Decision,
+    DevicesChanged,
+    Interrupted,
+    JobDescribed,
+    News,
+    Replanned,
+    Started,
+    Waited,
+)
 from nereus.control.report import StepReport
+from nereus.runtime.projection import number
 from nereus.runtime.summary import plan_dict
 
 
@@ -15,6 +27,10 @@ def event_dict(event: News) -> dict[str, Any]:
     """An event as plain values, for events.jsonl."""
     if isinstance(event, StepReport):
         return {"event": "step", **asdict(event)}
+    if isinstance(event, JobDescribed):
+        return {"event": "described", **asdict(event), "usable_bytes": number(event.usable_bytes)}
+    if isinstance(event, Replanned):
+        return {"event": "replanned", **asdict(event)}
     if isinstance(event, Started):
         return {"event": "started", "plan": plan_dict(event.plan)}
     if isinstance(event, DevicesChanged):

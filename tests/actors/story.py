@@ -1,4 +1,4 @@
-"""What happens on one cluster of `ray start`, from its start to the end of the last job: told once, looked at by several tests.
+"""What happens on one cluster of `ray start`, from its start to the end of the last job: looked at by several tests.
 
 submit, ship: Ray jobs -> follow: a raylet dies, a node takes its leave -> control: two jobs at once, one that waits
 """
@@ -166,13 +166,11 @@ def control(ray: Started, told: Story) -> None:
         assert done.returncode == 0, done.stderr
     assert "it runs already" in done.stdout
     with sampling(ray, told):
-        first, second = (job_file(ray.folder, name, steps, 2, 0.1) for name, steps in (("first", 45), ("second", 12)))
-        huge = job_file(
-            ray.folder, "huge", 2, 6, 0.1, cluster={"nodes": 4, "devices_per_node": 2, "device": {"memory": "1GiB"}}
-        )
+        first, second = (job_file(ray.folder, name, steps, 2, 0.03) for name, steps in (("first", 30), ("second", 14)))
+        wide = {"nodes": 4, "devices_per_node": 2, "device": {"memory": "256MiB"}}
+        huge = job_file(ray.folder, "huge", 2, 2, 0.1, cluster=wide, policy={"adapt": False})
         detached = ray.nereus("run", str(first), "--address", ray.address, "--detach", timeout_s=PATIENCE_S)
         assert detached.returncode == 0, detached.stderr
-        until(ray, told, "first", lambda job: (job["step"] or 0) >= 2)
         waits = background(ray, "run", str(huge), "--address", ray.address)
         watcher = background(ray, "run", str(second), "--address", ray.address, "--json")
         until(ray, told, "second", lambda job: (job["step"] or 0) >= 1)

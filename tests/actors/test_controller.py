@@ -95,7 +95,7 @@ def test_two_jobs_run_at_once_and_both_finish_through_the_death_of_their_control
     assert [story.last(job)["state"] for job in ("first", "second")] == ["finished", "finished"]
     code, out = story.watched
     assert code == 0, out
-    assert json.loads(out.splitlines()[-1])["steps"] == 12
+    assert json.loads(out.splitlines()[-1])["steps"] == 14
     for job in ("first", "second"):
         summary = json.loads((Path(story.last(job)["folder"]) / "summary.json").read_text())
         assert (summary["samples_repeated"], summary["samples_skipped"]) == (0, 0)
@@ -105,7 +105,7 @@ def test_a_job_that_finds_no_room_waits_with_the_reason_and_ends_with_whoever_wa
     waiting = [
         job for status in story.statuses for job in status["jobs"] if job["job"] == "huge" and job["state"] == "queued"
     ]
-    assert any("its first plan needs 6 devices" in job["reason"] for job in waiting)
+    assert any("it needs 8 devices to start; the cluster has 6" in job["reason"] for job in waiting)
     assert story.interrupted == 130
     assert story.last("huge")["state"] == "cancelled"
 

@@ -202,8 +202,8 @@ def test_who_cannot_be_served_says_why_and_blocks_nobody_unless_it_could_be_serv
     made.write(submitted("c", Shape(1, 1, False), 1, is_live=False))
     found = made.look()
     assert found.waiting == {
-        "huge": "its first plan needs 6 devices; the cluster has 4 that stay",
-        "b": "its first plan needs 2 devices; the least of the others leave 1 of 4",
+        "huge": "it needs 6 devices to start; the cluster has 4 that stay",
+        "b": "it needs 2 devices to start; the least of the others leave 1 of 4",
         "c": "b came before it, and waits as well",
     }
     assert asked_for(made.grants, KIND, 0, None) == 6 + 3 + 2 + 1
