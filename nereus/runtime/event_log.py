@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import (
     Answered,
@@ -12,9 +13,7 @@ from nereus.control.effects import (
     Decision,
     DevicesChanged,
     Interrupted,
-    JobDescribed,
     News,
-    Replanned,
     Started,
     Waited,
 )
