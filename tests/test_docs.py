@@ -19,7 +19,6 @@ import typer
 import nereus.spec
 from nereus import errors
 from nereus.cli.app import app
-from nereus.cli.display import event_dict
 from nereus.control.allowed import ALLOWED
 from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
@@ -38,6 +37,7 @@ from nereus.errors import NereusError
 from nereus.layout.layout import Layout
 from nereus.policy.admission import Code
 from nereus.policy.horizon import EMA_WEIGHT
+from nereus.runtime.event_log import event_dict
 from nereus.runtime.summary import SampleCounts, Summary, plan_dict, summarize
 from nereus.spec.declared import Declared
 from nereus.spec.policy import CheckpointRule

@@ -10,6 +10,7 @@ import typer
 
 from nereus import __version__
 from nereus.api.address import DEFAULT_URL
+from nereus.cli.controller_commands import controller, leave
 from nereus.cli.examples import file_or_example
 from nereus.errors import NereusError, UserError
 
@@ -20,6 +21,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(controller, name="controller")
+app.command()(leave)
 
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -60,12 +64,24 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(help="Go on from a checkpoint, or from the last one of a run's folder.")
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Hand the job over to the cluster's controller, and do not wait for it.")
+    ] = False,
 ) -> None:
-    """Run an RL job: live table, decisions, transitions, summary."""
-    from nereus.cli.run import run_job
+    """Run an RL job: live table, decisions, transitions, summary. Where a controller lives, it is handed over to it."""
+    from nereus.cli.run import Asked, run_job
 
+    asked = Asked(
+        steps=steps,
+        address=address,
+        run_dir=run_dir,
+        availability=availability,
+        resume=resume,
+        detach=detach,
+        as_json=as_json,
+    )
     try:
-        run_job(job, steps, address, run_dir, availability, resume, as_json=as_json)
+        run_job(job, asked)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the run's processes have ended\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None

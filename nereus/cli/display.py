@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,14 +18,12 @@ from nereus.control.effects import (
     DevicesChanged,
     Interrupted,
     News,
-    Started,
     TransitionRecord,
     Waited,
 )
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, spans
-from nereus.runtime.projection import number
-from nereus.runtime.summary import Summary, plan_dict
+from nereus.runtime.summary import Summary
 from nereus.spec.job import Job
 
 SHOWN_STEPS = 12
@@ -249,51 +245,3 @@ def transition_table(summary: Summary) -> list[str]:
         *rows,
         error if late is None else f"{error}, from the fourth transition on {late:.0%}",
     ]
-
-
-def event_dict(event: News) -> dict[str, Any]:
-    """An event as plain values, for events.jsonl."""
-    if isinstance(event, StepReport):
-        return {"event": "step", **asdict(event)}
-    if isinstance(event, JobDescribed):
-        return {"event": "described", **asdict(event), "usable_bytes": number(event.usable_bytes)}
-    if isinstance(event, Replanned):
-        return {"event": "replanned", **asdict(event)}
-    if isinstance(event, Started):
-        return {"event": "started", "plan": plan_dict(event.plan)}
-    if isinstance(event, DevicesChanged):
-        ready, leaving = ({str(device): value for device, value in x.items()} for x in (event.ready, event.leaving))
-        return {"event": "devices", "step": event.step, "ready": ready, "leaving": leaving}
-    if isinstance(event, Decision):
-        return {
-            "event": "decision",
-            "step": event.step,
-            "cycle": event.cycle,
-            "triggers": list(event.triggers),
-            "target": dict(event.target),
-            "l_step_s": event.proposal.l_step_s,
-            **asdict(event.verdict),
-        }
-    if isinstance(event, Answered):
-        return {"event": "answered", **asdict(event)}
-    if isinstance(event, CanaryRead):
-        return {"event": "canary", **asdict(event)}
-    if isinstance(event, Waited):
-        return {"event": "waited", **asdict(event)}
-    if isinstance(event, Saved):
-        return {"event": "saved", **asdict(event)}
-    if isinstance(event, Restored):
-        return {"event": "restored", **asdict(event), "plan": plan_dict(event.plan)}
-    if isinstance(event, Interrupted):
-        return {"event": "interrupted", **asdict(event), "plan": plan_dict(event.plan)}
-    return {
-        "event": "transition",
-        "step": event.step,
-        "epoch": event.epoch,
-        "trigger": event.trigger,
-        "primitives": dict(event.primitives),
-        "joined": list(event.joined),
-        "left": list(event.left),
-        "outcome": dict(event.outcome),
-        "plan": plan_dict(event.plan),
-    }

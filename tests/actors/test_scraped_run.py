@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -70,7 +69,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         command = subprocess.Popen([sys.executable, "-m", "nereus", *arguments], cwd=ROOT, stdout=to_out, stderr=to_err)
     try:
         url = address(command, out)
-        with scraping(url, folder / "prometheus", free_port()) as server:
+        with scraping(url, folder / "prometheus") as server:
             began_s, metrics = time.time(), b""
             while command.poll() is None:
                 metrics = looked_at(url) or metrics
@@ -111,13 +110,6 @@ def looked_at(url: str) -> bytes:
         return ask(f"{url}/metrics").text.encode()
     except OSError:
         return b""
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def queries() -> list[tuple[str, str, str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import yaml
+
 from tests.api.served import ask
 from tests.metrics.tools import found
 
@@ -20,13 +23,8 @@ RULES = Path(__file__).parents[2] / "helm" / "nereus" / "files" / "alerts.yaml"
 PROMETHEUS = found("prometheus")
 STARTS_WITHIN_S = 30.0
 
-CONFIG = """
-global: {{scrape_interval: 1s, evaluation_interval: 1s}}
-rule_files: ["{rules}"]
-scrape_configs:
-  - job_name: nereus
-    static_configs: [{{targets: ["{target}"]}}]
-"""
+OPEN: dict[str, Any] = {"job_name": "nereus"}
+"""What is scraped without a token."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +57,28 @@ class Prometheus:
         return json.loads(reply.text)["data"]
 
 
+def config(target_url: str, scrape: dict[str, Any]) -> str:
+    """Every second, the target in place of the one that `scrape` names."""
+    whole = {**scrape, "scrape_interval": "1s", "static_configs": [{"targets": [urlsplit(target_url).netloc]}]}
+    return yaml.safe_dump({"global": {"evaluation_interval": "1s"}, "rule_files": [str(RULES)], "scrape_configs": [whole]})
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
 @contextmanager
-def scraping(target_url: str, folder: Path, port: int) -> Iterator[Prometheus]:
+def scraping(target_url: str, folder: Path, scrape: dict[str, Any] = OPEN) -> Iterator[Prometheus]:
     """A server in `folder` that scrapes the target until the context ends."""
     assert PROMETHEUS is not None
     folder.mkdir()
-    config = folder / "prometheus.yml"
-    config.write_text(CONFIG.format(rules=RULES, target=urlsplit(target_url).netloc))
+    port, file = free_port(), folder / "prometheus.yml"
+    file.write_text(config(target_url, scrape))
     server = Prometheus(f"http://127.0.0.1:{port}")
-    options = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
+    options = [f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([PROMETHEUS, *options], stdout=log, stderr=log)
     try:
