@@ -10,7 +10,7 @@ from actors.options import DEVICE_RESOURCE
 from nereus.emu.plan import DeviceId
 from nereus.errors import UserError
 from nereus.monitor.ray_nodes import head_node, nodes_of
-from nereus.policy.seating import Node, Shape, Slot, all_seated, free_slots, seated
+from nereus.policy.seating import Node, PoolDevice, Shape, all_seated, free_devices, seated
 from nereus.spec.cluster import Cluster
 
 
@@ -52,23 +52,23 @@ def ground(cluster: Cluster) -> Ground:
 def ground_of(cluster: Cluster, rows: Sequence[Mapping[str, Any]], draining: Mapping[str, int]) -> Ground:
     """The same, from what `ray.nodes()` returns. On a cluster that names no emulated devices they are all on its head."""
     gpu, nodes = cluster.device.kind == "gpu", nodes_of(rows, draining, resource_of(cluster))
-    if not gpu and not any(node.slots for node in nodes):
-        return Ground((Node(id=head_node(rows)["NodeID"], slots=cluster.num_devices),), {})
+    if not gpu and not any(node.devices for node in nodes):
+        return Ground((Node(id=head_node(rows)["NodeID"], devices=cluster.num_devices),), {})
     return Ground(nodes, {"num_gpus": 1} if gpu else {"resources": {DEVICE_RESOURCE: 1}})
 
 
-def first_seats(cluster: Cluster, nodes: Sequence[Node], needed: Collection[DeviceId]) -> dict[DeviceId, Slot]:
+def first_seats(cluster: Cluster, nodes: Sequence[Node], needed: Collection[DeviceId]) -> dict[DeviceId, PoolDevice]:
     """Where a job starts: all devices that it needs, and as many of the others as find a place.
 
     Raises UserError when the cluster offers too little.
     """
-    shape, free = shape_of(cluster), free_slots(nodes, ())
+    shape, free = shape_of(cluster), free_devices(nodes, ())
     found = all_seated(shape, {}, free, sorted(needed))
     if found is None:
         each, resource = cluster.devices_per_node, resource_of(cluster)
-        fit = sum(min(1, n.slots // each) if shape.apart else n.slots // each for n in nodes if not n.is_leaving)
+        fit = sum(min(1, n.devices // each) if shape.apart else n.devices // each for n in nodes if not n.is_leaving)
         raise UserError(
             f"cluster.nodes: the job declares {cluster.nodes} nodes of {each} devices, and the Ray cluster has room for "
             f"{fit} with {each} of {resource}; start nodes with that resource, or declare fewer"
         )
-    return {**found, **seated(shape, found, free_slots(nodes, found.values()), shape.places)}
+    return {**found, **seated(shape, found, free_devices(nodes, found.values()), shape.places)}

@@ -157,10 +157,10 @@ class Head:
         self._news = driver.news
         completions.start()
         driver.recover()
-        self._told = {device: slot for device, slot in self._spec.seats.items() if device in self._spec.devices}
+        self._told = {device: seat for device, seat in self._spec.seats.items() if device in self._spec.devices}
         if not isinstance(driver.state.phase, Idle):
             known = {*driver.state.endpoint_of, *driver.state.starting, *driver.state.broken}
-            self._told = {device: slot for device, slot in self._seats().items() if device in known}
+            self._told = {device: seat for device, seat in self._seats().items() if device in known}
             ports.adopt()
             driver.start(pending(driver.state))
         self._driver = driver

@@ -62,7 +62,7 @@ class JobActor:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._pool = WorkerPool(spec.job, spec.seats, spec.takes, spec.rendezvous, spec.weights)
+        self._pool = WorkerPool(spec.job, spec.seats, spec.takes, spec.rendezvous, spec.weights, spec.folder.name)
         self._loop: RlLoop
         self._followed = 0
 

@@ -19,7 +19,7 @@ def job_view(claim: Claim, look: Look | None, allotment: Allotment | None, folde
         "job": job,
         "state": state_of(claim, look),
         "reason": claim.ended.reason if claim.ended is not None else waiting,
-        "devices": {str(place): str(slot) for place, slot in sorted(claim.seats.items())},
+        "devices": {str(place): str(seat) for place, seat in sorted(claim.seats.items())},
         "leaving": sorted(claim.leaving),
         "wanted": allotment.counts.get(job) if allotment is not None and claim.ended is None else None,
         "marginal_gain": allotment.marginal.get(job) if allotment is not None and claim.ended is None else None,
@@ -44,8 +44,8 @@ def device_views(grants: Grants, asked: Mapping[str, int]) -> dict[str, dict[str
     """The pool, by kind of device."""
     return {
         kind: {
-            "there": sum(node.slots for node in nodes),
-            "leaving": sum(node.slots for node in nodes if node.is_leaving),
+            "there": sum(node.devices for node in nodes),
+            "leaving": sum(node.devices for node in nodes if node.is_leaving),
             "granted": len(grants.taken(kind)),
             "asked_for": asked.get(kind),
         }

@@ -41,9 +41,16 @@ class WorkerPool:
     """Owns the worker actors; the loop's Fleet."""
 
     def __init__(
-        self, job: Job, seats: Seats, takes: Mapping[str, Any], rendezvous: tuple[str, int], weights: Path | None
+        self,
+        job: Job,
+        seats: Seats,
+        takes: Mapping[str, Any],
+        rendezvous: tuple[str, int],
+        weights: Path | None,
+        run: str,
     ) -> None:
-        """`takes` is what a worker takes of its node, as Ray's options say it."""
+        """`takes` is what a worker takes of its node, as Ray's options say it; Ray lists it as RUN/ENDPOINT."""
+        self._run = run
         self._job, self._takes, self._rendezvous, self._weights = job, takes, rendezvous, weights
         self.seats = dict(seats)
         """Where each device is, or was last."""
@@ -58,10 +65,10 @@ class WorkerPool:
 
     def seat(self, seats: Seats) -> None:
         """Where devices are from now on; a worker that is left of what was there before is ended."""
-        for place, slot in seats.items():
-            if self.seats.get(place, slot) != slot:
+        for place, seat in seats.items():
+            if self.seats.get(place, seat) != seat:
                 self.retire(f"d{place}.{self._births.get(place, 0)}")
-            self.seats[place] = slot
+            self.seats[place] = seat
 
     def spawn(self, device: DeviceId) -> tuple[EndpointId, Any]:
         """The worker of a device, made if there is none: its endpoint and actor handle."""
@@ -70,7 +77,7 @@ class WorkerPool:
         if endpoint not in self._actors:
             self._births[device] = birth
             spec = WorkerSpec(endpoint, device, self._job, self._rendezvous, self._weights)
-            options = worker_options(self.seats[device].node, self._takes)
+            options = worker_options(f"{self._run}/{endpoint}", self.seats[device].node, self._takes)
             self._actors[endpoint] = ray.remote(**options)(Worker).remote(spec)
         return endpoint, self._actors[endpoint]
 

@@ -68,6 +68,8 @@ THOROUGH = (
     "sim/test_report.py",
     "sim/test_published_figures.py",
     "api/",
+    "metrics/test_alerts.py",
+    "metrics/test_restarts.py",
     "cli/",
     "deploy/",
     "helm/",

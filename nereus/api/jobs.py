@@ -113,6 +113,9 @@ class Watch:
         except ConnectionError as error:
             self._lost = f"the controller does not answer: {error}"
             return
+        except Exception as error:
+            self._lost = f"the API cannot read which jobs there are ({error!r}); please report it"
+            raise
         self._lost = None
         for name in self._watched.keys() - set(names):
             self._watched.pop(name).following.cancel()

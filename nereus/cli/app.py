@@ -10,7 +10,7 @@ import typer
 
 from nereus import __version__
 from nereus.api.address import DEFAULT_URL
-from nereus.cli.controller_commands import controller
+from nereus.cli.controller_commands import controller, leave
 from nereus.cli.examples import file_or_example
 from nereus.errors import NereusError, UserError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 
 app.add_typer(controller, name="controller")
+app.command()(leave)
 
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 

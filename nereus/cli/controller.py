@@ -17,13 +17,10 @@ from nereus.spec.job import Job
 
 
 def cluster_address(address: str | None) -> str:
-    """The cluster that a command about a controller is for. Raises UserError outside a Ray job, if none is named."""
-    from actors.connection import cluster_of_this_job
-
-    found = address or cluster_of_this_job()
-    if found is None:
-        raise UserError("--address: name the Ray cluster, such as 127.0.0.1:6379; only a Ray job knows its own")
-    return found
+    """The cluster that a command is about. Raises UserError if none is named."""
+    if address is None:
+        raise UserError("--address: name the Ray cluster, such as 127.0.0.1:6379, or set RAY_ADDRESS, as a Ray job has it")
+    return address
 
 
 def start_controller(
@@ -74,6 +71,18 @@ def stop_controller(address: str | None) -> None:
         if office is not None:
             office.stop()
     Console().print("stopped, and its jobs with it" if office is not None else "no controller lives there")
+
+
+def take_leave(address: str | None, node: str | None, notice_s: float) -> None:
+    """Announce that a node leaves, wait until it is free, and say how it went."""
+    where = cluster_address(address)
+    from actors.connection import attached
+    from actors.leaving import leave
+
+    with attached(where):
+        left, seconds = leave(node, notice_s)
+    told = "its devices are free" if not left else f"{left} of its devices are still in use, and the time is over"
+    Console().print(f"{told}, after {seconds:.1f} s", highlight=False)
 
 
 def hand_over(job: Job, checkpoint: Checkpoint | None, asked: Any, display: Display) -> bool:

@@ -1,4 +1,4 @@
-"""The commands of `nereus controller`; each imports what it needs."""
+"""The commands about a whole cluster: `nereus controller`, `nereus leave`; each imports what it needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nereus.api.address import DEFAULT_PORT, LOOPBACK
 controller = typer.Typer(help="The controller of several jobs on a Ray cluster: start, status, stop.", no_args_is_help=True)
 
 ClusterAddress = Annotated[
-    str | None, typer.Option("--address", help="HOST:PORT of the Ray cluster's head.", show_default="the Ray job's cluster")
+    str | None, typer.Option("--address", envvar="RAY_ADDRESS", help="HOST:PORT of the Ray cluster's head.")
 ]
 
 
@@ -58,3 +58,16 @@ def controller_stop(address: ClusterAddress = None) -> None:
     from nereus.cli.controller import stop_controller
 
     stop_controller(address)
+
+
+def leave(
+    address: ClusterAddress = None,
+    node: Annotated[
+        str | None, typer.Option(help="The node, by Ray's id or its address.", show_default="the one this runs on")
+    ] = None,
+    notice: Annotated[float, typer.Option(min=1, help="Seconds until the node is gone.")] = 90.0,
+) -> None:
+    """Announce that a node leaves; return when no job uses it any more, or the time is over. For preStop hooks."""
+    from nereus.cli.controller import take_leave
+
+    take_leave(address, node, notice)

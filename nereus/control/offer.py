@@ -15,7 +15,7 @@ from nereus.control.events import PoolChanged
 from nereus.control.phases import Idle, Joining, Restoring, Saving, Settling, Starting, Stopped, Transitioning
 from nereus.control.state import JobState
 from nereus.emu.plan import DeviceId
-from nereus.policy.seating import Node, Seats, Shape, Slot, free_slots, seated, still_there
+from nereus.policy.seating import Node, PoolDevice, Seats, Shape, free_devices, seated, still_there
 
 MOVING = (Idle, Joining, Restoring, Saving, Settling, Starting, Stopped, Transitioning)
 """Phases in which a device without a unit may get one, or be read from."""
@@ -53,8 +53,8 @@ def offer_of_all(shape: Shape, told: Seats, nodes: Sequence[Node], wanted: Itera
     """What a job that has a cluster to itself may use of these nodes: what it was told of, and wanted devices beside it."""
     kept = still_there(told, nodes)
     ends = {node.id: node.gone_s for node in nodes if node.is_leaving}
-    more = seated(shape, kept, free_slots(nodes, set(kept.values())), wanted)
-    leaving = {place: ends[slot.node] for place, slot in kept.items() if slot.node in ends}
+    more = seated(shape, kept, free_devices(nodes, set(kept.values())), wanted)
+    leaving = {place: ends[seat.node] for place, seat in kept.items() if seat.node in ends}
     return Offer(seats={**kept, **more}, leaving=leaving)
 
 
@@ -77,8 +77,8 @@ def pool_change(state: JobState, told: Seats, offer: Offer, now_s: float) -> Poo
     gone = tuple(
         sorted(
             place
-            for place, slot in told.items()
-            if offer.seats.get(place) != slot or (place in offer.leaving and _is_left(state, offer, place, held, is_still))
+            for place, seat in told.items()
+            if offer.seats.get(place) != seat or (place in offer.leaving and _is_left(state, offer, place, held, is_still))
         )
     )
     leaving = {
@@ -106,7 +106,7 @@ def _steps_left(state: JobState, gone_s: float | None, now_s: float) -> int:
     return max(1, floor((gone_s - now_s) / mean_s)) if mean_s > 0 else state.config.policy.notice_steps
 
 
-def seats_after(told: Seats, change: PoolChanged, offer: Offer) -> dict[DeviceId, Slot]:
+def seats_after(told: Seats, change: PoolChanged, offer: Offer) -> dict[DeviceId, PoolDevice]:
     """The seats that a job knows of once it was told of a change."""
-    kept = {place: slot for place, slot in told.items() if place not in change.gone}
+    kept = {place: seat for place, seat in told.items() if place not in change.gone}
     return {**kept, **{place: offer.seats[place] for place in change.arriving}}

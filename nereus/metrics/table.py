@@ -75,8 +75,20 @@ journal: it counts from the start of the job, and neither a controller nor an AP
 the process has no such label and counts from its start. Label values are from closed lists and there from the first scrape
 on. A summary has `_count` and `_sum`, a histogram `_bucket` too; times are in seconds, sizes in bytes.
 
-The dashboards in `helm/nereus/files/dashboards` show all of them; `python -m deploy.grafana` makes these files. The alerts are in
-`helm/nereus/files/alerts.yaml`, and [docs/runbooks.md](runbooks.md) says what to do.
+A scrape with a token, the token alone in a file; without tokens leave `authorization` out:
+
+```yaml
+scrape_configs:
+  - job_name: nereus
+    scrape_interval: 15s
+    authorization: {credentials_file: /etc/prometheus/nereus-token}
+    static_configs: [{targets: ["127.0.0.1:8420"]}]
+```
+
+The dashboards in `helm/nereus/files/dashboards` show all of them; `python -m deploy.grafana` makes these files. The alerts
+are in `helm/nereus/files/alerts.yaml`, and [docs/runbooks.md](runbooks.md) says what to do. What is tested: every query of
+every panel has data in a Prometheus that scraped a real run, in which no alert fires; each alert fires in a test of its own.
+What is not: how Grafana draws the dashboards, since none was at hand.
 
 | label | values |
 |---|---|

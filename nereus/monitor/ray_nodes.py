@@ -31,7 +31,7 @@ def nodes_of(rows: Sequence[Mapping[str, Any]], draining: Mapping[str, int], res
     return tuple(
         Node(
             id=row["NodeID"],
-            slots=int(row["Resources"].get(resource, 0)),
+            devices=int(row["Resources"].get(resource, 0)),
             is_leaving=row["NodeID"] in draining,
             gone_s=draining[row["NodeID"]] / MILLISECONDS if draining.get(row["NodeID"]) else None,
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from nereus.emu.plan import DeviceId
 from nereus.policy.grants import Claim, Granted, Grants, Withdrawn, after
-from nereus.policy.seating import Node, Slot, all_seated, free_slots, seated
+from nereus.policy.seating import Node, PoolDevice, all_seated, free_devices, seated
 from nereus.policy.sharing import Demand, shared_out, wanted
 
 
@@ -33,7 +33,7 @@ class Allotment:
 def allot(grants: Grants, resource: str, used: Mapping[str, Set[DeviceId]]) -> Allotment:
     """Share out the devices of one kind; `used` has the devices of each job on which units lie."""
     claims, nodes = grants.of_kind(resource), grants.nodes.get(resource, ())
-    capacity = sum(node.slots for node in nodes if not node.is_leaving)
+    capacity = sum(node.devices for node in nodes if not node.is_leaving)
     waiting, served = _queue(claims, capacity)
     demands = [demand_of(grants, claim) for claim in served]
     counts = shared_out(demands, capacity)
@@ -85,11 +85,11 @@ def _queue(claims: list[Claim], capacity: int) -> tuple[dict[str, str], list[Cla
         if claim.is_running:
             served.append(claim)
         elif need > capacity:
-            waiting[job] = f"its first plan needs {need} devices; the cluster has {capacity} that stay"
+            waiting[job] = f"it needs {need} devices to start; the cluster has {capacity} that stay"
         elif first:
             waiting[job] = f"{first} came before it, and waits as well"
         elif need > left:
-            waiting[job] = f"its first plan needs {need} devices; the least of the others leave {max(left, 0)} of {capacity}"
+            waiting[job] = f"it needs {need} devices to start; the least of the others leave {max(left, 0)} of {capacity}"
             first = job
         else:
             served.append(claim)
@@ -111,15 +111,15 @@ def _surplus(grants: Grants, claim: Claim, count: int, used: Set[DeviceId]) -> t
 def _first(grants: Grants, claim: Claim, nodes: tuple[Node, ...]) -> Granted | None:
     """The devices that a job needs to start, all of them or none."""
     told = claim.told
-    found = all_seated(told.shape, {}, free_slots(nodes, grants.taken(told.resource)), told.needed)
+    found = all_seated(told.shape, {}, free_devices(nodes, grants.taken(told.resource)), told.needed)
     return Granted(job=told.job, seats=found) if found is not None else None
 
 
-def _room_reason(claim: Claim, nodes: tuple[Node, ...], taken: Set[Slot]) -> str:
-    free = {node: len(slots) for node, slots in free_slots(nodes, taken).items()}
+def _room_reason(claim: Claim, nodes: tuple[Node, ...], taken: Set[PoolDevice]) -> str:
+    free = {node: len(devices) for node, devices in free_devices(nodes, taken).items()}
     need, each = len(claim.told.needed), claim.told.shape.each
     return (
-        f"its first plan needs {need} devices, up to {each} on one node; {sum(free.values())} are free, "
+        f"it needs {need} devices to start, up to {each} on one node; {sum(free.values())} are free, "
         f"{max(free.values(), default=0)} on one node, and other jobs have not left theirs yet"
     )
 
@@ -130,11 +130,11 @@ def _growth(grants: Grants, job: str, count: int, nodes: tuple[Node, ...]) -> Gr
     told, missing = claim.told, count - len(grants.staying(claim))
     if not told.is_live or claim.is_queued:
         return None
-    found: dict[DeviceId, Slot] = {}
-    free, each = free_slots(nodes, grants.taken(told.resource)), told.shape.each
+    found: dict[DeviceId, PoolDevice] = {}
+    free, each = free_devices(nodes, grants.taken(told.resource)), told.shape.each
     held = {place // each for place in claim.seats}
     for declared in sorted(range(told.shape.nodes), key=lambda at: (at not in held, at)):
         vacant = [p for p in told.wanted if p // each == declared and p not in claim.seats]
-        left = {node: [slot for slot in slots if slot not in found.values()] for node, slots in free.items()}
+        left = {node: [seat for seat in devices if seat not in found.values()] for node, devices in free.items()}
         found |= seated(told.shape, {**claim.seats, **found}, left, vacant[: max(missing - len(found), 0)])
     return Granted(job=job, seats=found) if found else None

@@ -2,7 +2,7 @@
 
     Submitted -> (queue) -> Granted -> Launched -> Granted | Withdrawn -> Freed ... -> Ended          NodesSeen
 
-A slot is granted to one job at most. A job that must leave a device keeps it until it says that nothing of it is there. A
+A pool device is granted to one job at most. A job that must leave one keeps it until it says that nothing of it is there. A
 restarted controller reads its records again; what they come to is a function of them alone.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from nereus.emu.plan import DeviceId
 from nereus.errors import NereusError
-from nereus.policy.seating import Node, Seats, Shape, Slot, still_there
+from nereus.policy.seating import Node, PoolDevice, Seats, Shape, still_there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,24 +140,24 @@ class Grants:
         """The jobs that are not over and want this kind of device, in the order in which they came."""
         return [claim for claim in self.claims.values() if claim.ended is None and claim.told.resource == resource]
 
-    def taken(self, resource: str) -> set[Slot]:
-        """The slots that some job has."""
-        return {slot for claim in self.of_kind(resource) for slot in claim.seats.values()}
+    def taken(self, resource: str) -> set[PoolDevice]:
+        """The pool devices that some job has."""
+        return {seat for claim in self.of_kind(resource) for seat in claim.seats.values()}
 
-    def staying(self, claim: Claim) -> dict[DeviceId, Slot]:
+    def staying(self, claim: Claim) -> dict[DeviceId, PoolDevice]:
         """The devices of a job that it need not leave."""
         stays = {node.id for node in self.nodes.get(claim.told.resource, ()) if not node.is_leaving}
-        return {p: slot for p, slot in claim.seats.items() if slot.node in stays and p not in claim.leaving}
+        return {p: seat for p, seat in claim.seats.items() if seat.node in stays and p not in claim.leaving}
 
     def notices(self, claim: Claim) -> dict[DeviceId, float | None]:
         """The devices that a job must leave, and when they are gone; None: once it has left them."""
         ends = {node.id: node.gone_s for node in self.nodes.get(claim.told.resource, ()) if node.is_leaving}
-        own = {place: ends[slot.node] for place, slot in claim.seats.items() if slot.node in ends}
+        own = {place: ends[seat.node] for place, seat in claim.seats.items() if seat.node in ends}
         return {**dict.fromkeys(claim.leaving), **own}
 
 
 def after(grants: Grants, records: Iterable[Record]) -> Grants:
-    """What records come to. Raises NereusError for one that would give a slot to two jobs."""
+    """What records come to. Raises NereusError for one that would give a pool device to two jobs."""
     for record in records:
         grants = _after(grants, record)
     return grants
@@ -181,7 +181,7 @@ def _after(grants: Grants, record: Record) -> Grants:
         case Withdrawn():
             claim = replace(claim, leaving=claim.leaving.union(record.places) & set(claim.seats))
         case Freed():
-            kept = {place: slot for place, slot in claim.seats.items() if place not in record.places}
+            kept = {place: seat for place, seat in claim.seats.items() if place not in record.places}
             claim = replace(claim, seats=kept, leaving=claim.leaving & set(kept))
         case Ended():
             claim = replace(claim, seats={}, leaving=frozenset(), ended=record)

@@ -7,7 +7,16 @@ from typing import Any
 
 from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
-from nereus.control.effects import Answered, CanaryRead, Decision, DevicesChanged, Interrupted, News, Started, Waited
+from nereus.control.effects import (
+    Answered,
+    CanaryRead,
+    Decision,
+    DevicesChanged,
+    Interrupted,
+    News,
+    Started,
+    Waited,
+)
 from nereus.control.report import StepReport
 from nereus.runtime.projection import number
 from nereus.runtime.summary import plan_dict

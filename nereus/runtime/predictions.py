@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nereus.control.announced import Replanned
+from nereus.control.checkpoint import Restored
 from nereus.control.effects import Decision, Interrupted, News, TransitionRecord
 from nereus.control.phases import End
 from nereus.control.report import StepReport
@@ -59,6 +60,9 @@ class Predictions:
                 self._admitted_s = news.proposal.l_step_s
             case TransitionRecord():
                 self.transitions.add(news.outcome["l_tran_predicted_s"], news.outcome["seconds"])
+                self.l_step_s, self._admitted_s = self._admitted_s, None
+            case Restored():
+                self.step, self.replanned_step = news.step, min(self.replanned_step, news.step)
                 self.l_step_s, self._admitted_s = self._admitted_s, None
             case Interrupted() if news.end != End.ROLLED_BACK:
                 self.l_step_s, self._admitted_s = None, None

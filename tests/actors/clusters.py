@@ -74,7 +74,9 @@ class Started:
     def start(self, *options: str) -> None:
         """`ray start` with options, as a process of its own; returns when it is up."""
         command = [str(RAY), "start", "--block", "--num-cpus=2", "--node-ip-address=127.0.0.1"]
-        command += ["--object-store-memory=100000000", f"--dashboard-agent-listen-port={free_ports(1)[0]}", *options]
+        command += ["--object-store-memory=100000000", f"--dashboard-agent-listen-port={free_ports(1)[0]}"]
+        # Raylets that share a folder unpack the same working directory over each other.
+        command += [f"--temp-dir={self.folder / f'ray{len(self.nodes)}'}", *options]
         path = self.folder / f"node-{len(self.nodes)}.log"
         log = self.stack.enter_context(path.open("wb"))
         process = subprocess.Popen(command, env=self.environment, cwd=self.folder, stdout=log, stderr=log)
@@ -98,8 +100,7 @@ class Started:
             command,
             env=self.environment,
             cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
             timeout=timeout_s,
             check=False,
@@ -130,7 +131,7 @@ def cluster(*devices: int, **environment: str) -> Iterator[Started]:
             **environment,
         }
         started = Started(folder, gcs, dashboard, known, stack)
-        head = ["--head", f"--port={gcs}", f"--temp-dir={folder / 'ray'}", f"--ray-client-server-port={client}"]
+        head = ["--head", f"--port={gcs}", f"--ray-client-server-port={client}"]
         head += ["--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
         started.start(*head, *([f'--resources={{"nereus_device": {devices[0]}}}'] if devices[0] else []))
         wait_until(lambda: _answers(f"{started.url}/api/version"), START_S)

@@ -55,7 +55,7 @@ def test_emulated_nodes_share_one_that_offers_enough() -> None:
 
 def test_a_cluster_that_names_no_emulated_devices_has_them_on_its_head() -> None:
     found = ground_of(cluster(2, 2), [node("a"), node("h", head=True)], {})
-    assert found == Ground((Node(id="h", slots=4),), {})
+    assert found == Ground((Node(id="h", devices=4),), {})
 
 
 def test_accelerators_need_a_node_each() -> None:
@@ -85,7 +85,7 @@ def test_a_node_that_is_drained_is_leaving_until_its_end() -> None:
     rows = [node("h", head=True, nereus_device=1), node("a", nereus_device=1), node("b", nereus_device=1)]
     nodes = ground_of(cluster(1, 1), rows, {"a": 2500, "b": 0}).nodes
     assert nodes == (
-        Node(id="h", slots=1),
-        Node(id="a", slots=1, is_leaving=True, gone_s=2.5),
-        Node(id="b", slots=1, is_leaving=True),
+        Node(id="h", devices=1),
+        Node(id="a", devices=1, is_leaving=True, gone_s=2.5),
+        Node(id="b", devices=1, is_leaving=True),
     )

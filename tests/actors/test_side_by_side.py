@@ -88,7 +88,7 @@ def installed_crew() -> Crew:
     rendezvous = ray.remote(**head_options(head_node(nodes)["NodeID"]))(Rendezvous).remote()
     address = ray.get(rendezvous.start.remote(head_node(nodes)["NodeManagerAddress"]))
     seats = first_seats(JOB.cluster, found.nodes, range(JOB.cluster.num_devices))
-    pool = WorkerPool(JOB, seats, found.takes, address, None)
+    pool = WorkerPool(JOB, seats, found.takes, address, None, "side-by-side")
     actors = dict(pool.spawn(device) for device in range(5))
     ray.get([call(actor, Lane.CONTROL, "start") for actor in actors.values()])
     units = {name: phi(plan, ENDPOINT_OF, 0) for name, plan in config.first.items()}

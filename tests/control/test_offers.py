@@ -11,7 +11,7 @@ from nereus.control.events import EndpointDied, StepLost
 from nereus.control.offer import Offer, offer_of_all, pool_change, seats_after, used
 from nereus.control.phases import Steady
 from nereus.emu.plan import DeviceId
-from nereus.policy.seating import Node, Seats, Shape, Slot
+from nereus.policy.seating import Node, PoolDevice, Seats, Shape
 from tests.control.harness import Core
 from tests.runtime.loop import adaptive_config
 
@@ -19,9 +19,9 @@ FAR_S = 1e9
 """A time that is not reached."""
 
 
-def slots(*places: int) -> dict[DeviceId, Slot]:
-    """Each on a slot of its own."""
-    return {place: Slot("a", place) for place in places}
+def pool_devices(*places: int) -> dict[DeviceId, PoolDevice]:
+    """Each on a pool device of its own."""
+    return {place: PoolDevice("a", place) for place in places}
 
 
 class Following:
@@ -29,7 +29,7 @@ class Following:
 
     def __init__(self) -> None:
         self.core = Core(replace(adaptive_config(), pool_is_live=True)).start(range(4))
-        self.told: Seats = slots(*range(4))
+        self.told: Seats = pool_devices(*range(4))
 
     def look(self, offer: Offer, now_s: float = 0.0) -> bool:
         """Tell the job what has changed; whether anything has."""
@@ -47,22 +47,22 @@ class Following:
 
 def test_the_same_offer_again_changes_nothing() -> None:
     job = Following()
-    assert not job.look(Offer(seats=slots(*range(4))))
-    assert job.look(Offer(seats=slots(*range(6))))
-    assert not job.look(Offer(seats=slots(*range(6))))
+    assert not job.look(Offer(seats=pool_devices(*range(4))))
+    assert job.look(Offer(seats=pool_devices(*range(6))))
+    assert not job.look(Offer(seats=pool_devices(*range(6))))
     job.core.settle()
     assert job.core.state.usable == tuple(range(6))
 
 
 def test_a_job_is_told_nothing_while_it_starts() -> None:
     core = Core(replace(adaptive_config(), pool_is_live=True))
-    assert pool_change(core.state, slots(0, 1), Offer(seats={}), 0.0) is None
+    assert pool_change(core.state, pool_devices(0, 1), Offer(seats={}), 0.0) is None
 
 
 def test_a_device_that_must_be_left_is_given_back_once_nothing_is_on_it_and_not_before() -> None:
     job = Following()
     victim = max(job.core.state.plan.devices)
-    offer = Offer(seats=slots(*range(4)), leaving={victim: None})
+    offer = Offer(seats=pool_devices(*range(4)), leaving={victim: None})
     assert job.look(offer)
     assert job.core.state.leaving == {victim: job.core.state.step + 1 + job.core.state.config.policy.notice_steps}
     given_back = 0
@@ -82,7 +82,7 @@ def test_a_notice_with_an_end_is_kept_in_steps_of_the_last_ones_length() -> None
     job = Following()
     job.step()
     step_s, victim = job.core.state.recent_s[-1], max(job.core.state.plan.devices)
-    job.look(Offer(seats=slots(*range(4)), leaving={victim: 1000.0 + 5.5 * step_s}), now_s=1000.0)
+    job.look(Offer(seats=pool_devices(*range(4)), leaving={victim: 1000.0 + 5.5 * step_s}), now_s=1000.0)
     assert job.core.state.leaving == {victim: job.core.state.step + 1 + 5}
 
 
@@ -90,7 +90,7 @@ def test_a_notice_that_is_shorter_than_a_step_leaves_the_boundary_of_the_step_th
     job = Following()
     job.step()
     victim = max(job.core.state.plan.devices)
-    job.look(Offer(seats=slots(*range(4)), leaving={victim: 1000.0}), now_s=1000.0)
+    job.look(Offer(seats=pool_devices(*range(4)), leaving={victim: 1000.0}), now_s=1000.0)
     assert job.core.state.leaving == {victim: job.core.state.step + 2}
     job.step()
     assert victim not in used(job.core.state)
@@ -101,19 +101,19 @@ def test_a_device_whose_node_died_is_gone_and_one_in_its_place_arrives_after_it(
     job.step()
     job.core.post(EndpointDied(endpoint="d3.0", during="a step"))
     job.core.post(StepLost(endpoint="d3.0", during="a step"))
-    other = Offer(seats={**slots(0, 1, 2), 3: Slot("b", 0)})
+    other = Offer(seats={**pool_devices(0, 1, 2), 3: PoolDevice("b", 0)})
     assert job.look(other)
     assert 3 not in job.told
     assert 3 not in job.core.state.broken
     assert job.look(other)
-    assert job.told[3] == Slot("b", 0)
+    assert job.told[3] == PoolDevice("b", 0)
     job.core.settle()
     assert 3 in job.core.state.usable
 
 
 nodes = st.lists(
     st.builds(
-        lambda id, slots, leaving: Node(id=id, slots=slots, is_leaving=leaving, gone_s=FAR_S if leaving else None),
+        lambda id, devices, leaving: Node(id=id, devices=devices, is_leaving=leaving, gone_s=FAR_S if leaving else None),
         st.sampled_from("abcd"),
         st.integers(0, 3),
         st.booleans(),
@@ -125,13 +125,13 @@ nodes = st.lists(
 
 @given(st.lists(nodes, min_size=1, max_size=4))
 def test_a_job_alone_keeps_what_it_has_as_long_as_it_is_there_and_gets_what_comes(story: list[list[Node]]) -> None:
-    shape, told = Shape(2, 3, False), dict[DeviceId, Slot]()
+    shape, told = Shape(2, 3, False), dict[DeviceId, PoolDevice]()
     for there in story:
         offer = offer_of_all(shape, told, there, shape.places)
-        staying = {slot for node in there if not node.is_leaving for slot in node.all}
-        everything = {slot for node in there for slot in node.all}
-        assert {place: slot for place, slot in told.items() if slot in everything}.items() <= offer.seats.items()
+        staying = {seat for node in there if not node.is_leaving for seat in node.all}
+        everything = {seat for node in there for seat in node.all}
+        assert {place: seat for place, seat in told.items() if seat in everything}.items() <= offer.seats.items()
         assert len(set(offer.seats.values())) == len(offer.seats)
-        assert set(offer.leaving) == {place for place, slot in offer.seats.items() if slot not in staying}
-        assert set(offer.seats).difference(told) <= {p for p, slot in offer.seats.items() if slot in staying}
+        assert set(offer.leaving) == {place for place, seat in offer.seats.items() if seat not in staying}
+        assert set(offer.seats).difference(told) <= {p for p, seat in offer.seats.items() if seat in staying}
         told = dict(offer.seats)

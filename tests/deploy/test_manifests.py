@@ -37,6 +37,7 @@ def test_manifests_belong_to_no_release_and_no_namespace() -> None:
         objects = list(yaml.safe_load_all(text))
         assert "helm" not in str(objects).lower()
         assert not [found for found in objects if "namespace" in found["metadata"]]
+        assert ".svc" not in text
 
 
 def test_jobs_are_for_the_cluster_of_the_manifest() -> None:

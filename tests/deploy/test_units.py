@@ -51,7 +51,7 @@ def test_systemd_finds_what_is_misspelt(tmp_path: Path) -> None:
 
 def test_a_worker_has_longer_to_stop_than_its_notice() -> None:
     service = unit("nereus-ray-worker.service")["Service"]
-    assert "leave --notice ${NOTICE}" in service["ExecStop"]
+    assert "leave --address ${HEAD} --notice ${NOTICE}" in service["ExecStop"]
     assert int(service["TimeoutStopSec"]) > int(environment()["NOTICE"])
 
 

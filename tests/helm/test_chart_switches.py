@@ -202,6 +202,7 @@ def test_a_worker_gives_notice_before_it_ends_and_kubernetes_waits_longer(newest
     command = on["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     assert command[:4] == ["python", "-m", "nereus", "leave"]
     assert command[command.index("--notice") + 1] == "40"
+    assert command[command.index("--address") + 1] == "blue-nereus-head-svc:6379"
     assert on["terminationGracePeriodSeconds"] == 60
     off = workers(rendered(newest, (DEFAULT,), ("leave.enabled=false",)))["template"]["spec"]
     assert "lifecycle" not in off["containers"][0]

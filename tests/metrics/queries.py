@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 
-VARIABLES = {"$__rate_interval": "1m", "$__range": "10m", "$nereus_job": ".*"}
-"""What Grafana puts in."""
-
 SELECTOR = re.compile(r"\b(nereus_\w+)\b(?:{([^}]*)})?")
 LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 GROUPING = re.compile(r"\b(?:by|on|ignoring|without|group_left|group_right)\s*\([^)]*\)")
 
 
-def filled(query: str) -> str:
-    """A query as Prometheus gets it."""
-    for name, value in VARIABLES.items():
+def filled(query: str, *, rate_interval: str = "1m", range: str = "10m") -> str:
+    """A query as Prometheus gets it from Grafana, with all jobs chosen."""
+    variables = {"$__rate_interval": rate_interval, "$__range": range, "$nereus_job": ".*"}
+    for name, value in variables.items():
         query = query.replace(name, value)
     return query
 

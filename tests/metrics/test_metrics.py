@@ -17,7 +17,7 @@ from nereus.metrics.requests import RequestTallies
 from nereus.metrics.table import GROUPS, LABELS, METRICS, OF_JOBS, document, exposition
 from nereus.policy.admission import Code
 from nereus.runtime.projection import Projection
-from tests.api.news import MIB, STORY, canary, decision, pool, replanned, started, step, transition
+from tests.api.news import MIB, STORY, canary, decision, described, pool, replanned, restored, started, step, transition
 from tests.metrics.tools import found
 
 PROMTOOL = found("promtool")
@@ -241,6 +241,24 @@ def test_prediction_of_steps_is_that_of_the_plan_in_force() -> None:
     assert value(series, "nereus_cost_step_predicted_seconds_sum") == 2.0 + 1.5
     assert value(series, "nereus_cost_step_error_seconds_sum") == 0.0 + 1.5
     assert value(series, "nereus_cost_prediction_age_steps") == 3
+
+
+def test_return_to_a_checkpoint_ages_no_prediction() -> None:
+    """Steps 3 to 5 are lost; the plan of the restored state was admitted at 1.5 s a step."""
+    news = [started(), replanned(4, "pool"), step(5), decision(Code.ADMITTED_URGENT), restored(2, repeated_steps=3), step(3)]
+    series = of_projection(*news)
+    assert value(series, "nereus_cost_prediction_age_steps") == 1
+    assert value(series, "nereus_cost_step_predicted_seconds_sum") == 2.0 + 1.5
+
+
+@pytest.mark.parametrize("num_devices", [1, 8, 64])
+def test_number_of_series_grows_with_devices_only(num_devices: int) -> None:
+    """Two for each device that is there; whatever happens adds none."""
+    ready = {device: f"d{device}.0" for device in range(num_devices)}
+    young = of_projection(described(), pool(0, ready))
+    busy = [decision(code, cycle=n, command=f"c{n}") for n, code in enumerate(Code)] * 20
+    old = of_projection(described(), pool(0, ready), started(), *busy, *(step(n) for n in range(1, 50)), transition(1))
+    assert len(old) == len(young) == len(of_projection(described())) + 2 * num_devices
 
 
 def test_process_without_a_job_tells_of_itself() -> None:

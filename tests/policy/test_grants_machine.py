@@ -1,6 +1,6 @@
 """Several jobs on one pool over time: submitted, grown, shrunk, ended, through nodes that come, go and leave, and restarts.
 
-Never is a slot with two jobs; nobody is asked below its least; once everybody has left what it must, each has its count.
+Never is one device with two jobs; nobody is asked below its least; once everybody has left what it must, each has its count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nereus.errors import NereusError
 from nereus.policy.allotting import Allotment, allot, asked_for
 from nereus.policy.grants import Ended, Freed, Granted, Grants, Launched, NodesSeen, Record, Submitted, Withdrawn, after
-from nereus.policy.seating import Node, Shape, Slot
+from nereus.policy.seating import Node, PoolDevice, Shape
 
 KIND = "nereus_device"
 
@@ -71,10 +71,10 @@ class Pool(RuleBasedStateMachine):
         shape = Shape(nodes, each, False)
         self.write(submitted(f"j{self.number}", shape, needed, is_live=is_live, power=power))
 
-    @rule(slots=st.integers(0, 4))
-    def a_node_comes(self, slots: int) -> None:
+    @rule(devices=st.integers(0, 4))
+    def a_node_comes(self, devices: int) -> None:
         name = f"n{len(self.records)}"
-        self.nodes[name] = Node(id=name, slots=slots)
+        self.nodes[name] = Node(id=name, devices=devices)
         self.write(NodesSeen(resource=KIND, nodes=tuple(self.nodes.values())))
 
     @precondition(lambda self: self.nodes)
@@ -82,7 +82,7 @@ class Pool(RuleBasedStateMachine):
     def a_node_goes(self, data: st.DataObject, is_notice: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.nodes)))
         if is_notice:
-            self.nodes[name] = Node(id=name, slots=self.nodes[name].slots, is_leaving=True, gone_s=1.0)
+            self.nodes[name] = Node(id=name, devices=self.nodes[name].devices, is_leaving=True, gone_s=1.0)
         else:
             del self.nodes[name]
         self.write(NodesSeen(resource=KIND, nodes=tuple(self.nodes.values())))
@@ -125,7 +125,7 @@ class Pool(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError("the pool does not settle")
-        capacity = sum(node.slots for node in self.nodes.values() if not node.is_leaving)
+        capacity = sum(node.devices for node in self.nodes.values() if not node.is_leaving)
         enough = sum(self.grants.claims[job].least for job in found.counts) <= capacity
         for job, count in found.counts.items():
             claim = self.grants.claims[job]
@@ -145,10 +145,10 @@ class Pool(RuleBasedStateMachine):
     # What is always so
 
     @invariant()
-    def no_slot_is_with_two_jobs(self) -> None:
-        slots = [slot for claim in self.grants.of_kind(KIND) for slot in claim.seats.values()]
-        assert len(slots) == len(set(slots))
-        assert set(slots) <= {slot for node in self.nodes.values() for slot in node.all}
+    def no_device_is_with_two_jobs(self) -> None:
+        devices = [seat for claim in self.grants.of_kind(KIND) for seat in claim.seats.values()]
+        assert len(devices) == len(set(devices))
+        assert set(devices) <= {seat for node in self.nodes.values() for seat in node.all}
 
     @invariant()
     def an_ended_job_has_nothing(self) -> None:
@@ -171,9 +171,9 @@ Pool.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadl
 TestPool = Pool.TestCase
 
 
-def pool(*slots: int) -> Pool:
+def pool(*devices: int) -> Pool:
     made = Pool()
-    for size in slots:
+    for size in devices:
         made.a_node_comes(size)
     return made
 
@@ -202,8 +202,8 @@ def test_who_cannot_be_served_says_why_and_blocks_nobody_unless_it_could_be_serv
     made.write(submitted("c", Shape(1, 1, False), 1, is_live=False))
     found = made.look()
     assert found.waiting == {
-        "huge": "its first plan needs 6 devices; the cluster has 4 that stay",
-        "b": "its first plan needs 2 devices; the least of the others leave 1 of 4",
+        "huge": "it needs 6 devices to start; the cluster has 4 that stay",
+        "b": "it needs 2 devices to start; the least of the others leave 1 of 4",
         "c": "b came before it, and waits as well",
     }
     assert asked_for(made.grants, KIND, 0, None) == 6 + 3 + 2 + 1
@@ -211,14 +211,14 @@ def test_who_cannot_be_served_says_why_and_blocks_nobody_unless_it_could_be_serv
     assert asked_for(Grants(), KIND, 2, 5) == 2
 
 
-def test_a_slot_that_is_taken_is_refused() -> None:
+def test_a_device_that_is_taken_is_refused() -> None:
     made = pool(1)
     for job in "ab":
         made.write(submitted(job, Shape(1, 1, False), 1))
-    slot = {0: Slot(next(iter(made.nodes)), 0)}
-    made.write(Granted(job="a", seats=slot))
+    seat = {0: PoolDevice(next(iter(made.nodes)), 0)}
+    made.write(Granted(job="a", seats=seat))
     with pytest.raises(NereusError, match="must not be granted"):
-        made.write(Granted(job="b", seats=slot))
+        made.write(Granted(job="b", seats=seat))
 
 
 @pytest.mark.parametrize(("serial", "count"), [(1.0, 1), (0.55, 2), (0.4, 4), (0.0, 8)])

@@ -43,6 +43,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* The Service that KubeRay makes of the head, as pods of its namespace call it. */}}
+{{- define "nereus.headHost" -}}
+{{- include "nereus.clusterName" . }}-head-svc
+{{- end -}}
+
 {{/* KubeRay puts these labels on the head's pod. */}}
 {{- define "nereus.headLabels" -}}
 ray.io/cluster: {{ include "nereus.clusterName" . }}

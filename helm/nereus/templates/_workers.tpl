@@ -46,7 +46,7 @@ template:
         lifecycle:
           preStop:
             exec:
-              command: {{- include "nereus.leaveCommand" . | nindent 16 }}
+              command: {{- include "nereus.leaveCommand" $root | nindent 16 }}
         {{- end }}
         {{- end }}
         {{- include "nereus.probes" $root | nindent 8 }}
@@ -69,6 +69,8 @@ template:
 - -m
 - nereus
 - leave
+- --address
+- {{ include "nereus.headHost" . }}:6379
 - --notice
-- {{ .noticeSeconds | quote }}
+- {{ .Values.leave.noticeSeconds | quote }}
 {{- end -}}
