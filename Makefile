@@ -72,4 +72,4 @@ sbom: install
 	$(BIN)/cyclonedx-py requirements requirements/cuda.txt $(SBOM) --output-file dist/sbom-cuda.cdx.json
 
 clean:
-	rm -rf .venv runs dist site
+	rm -rf .venv runs dist site .cache

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import nereus.spec
 from nereus import errors
-from nereus.cli.app import app
+from nereus.cli.reference.commands import every_command
 from nereus.control.allowed import ALLOWED
 from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
@@ -103,12 +102,10 @@ def test_document_has_as_many_rows_as_there_are_fields(document: str) -> None:
 
 
 def commands() -> dict[str, list[str]]:
-    """Each command and its options, as typer knows them; the group itself comes first."""
-    group = typer.main.get_command(app)
-    found = {"nereus": group, **{f"nereus {name}": command for name, command in getattr(group, "commands").items()}}  # noqa: B009
+    """Each command and its options, as typer knows them; a group comes before what is below it."""
     return {
         name: [option for param in command.params for option in param.opts if option.startswith("-")]
-        for name, command in found.items()
+        for name, command in every_command()
     }
 
 

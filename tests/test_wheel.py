@@ -96,7 +96,7 @@ def test_sdist_has_all_that_is_under_version_control(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert sorted(tracked(".") - names) == []
-    assert [name for name in names if name.startswith((".venv", "runs", "dist", "site/"))] == []
+    assert [name for name in names if name.startswith((".venv", ".cache", "runs", "dist", "site/"))] == []
 
 
 def test_installed_package_is_the_one_of_the_wheel(nereus: Path, tmp_path: Path) -> None:

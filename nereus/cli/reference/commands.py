@@ -17,7 +17,12 @@ Every command as its `--help` has it. [The command line](../cli.md) explains the
 
 def commands() -> str:
     """All commands, those of groups below their group."""
-    return "\n".join((ABOUT, *(_command(name, command) for name, command in _below("nereus", typer.main.get_command(app)))))
+    return "\n".join((ABOUT, *(_command(name, command) for name, command in every_command())))
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    """Name and command, as typer makes it, of `nereus` and of all that is below it."""
+    return _below("nereus", typer.main.get_command(app))
 
 
 def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
