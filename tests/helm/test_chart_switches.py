@@ -16,6 +16,7 @@ from tests.helm.charts import (
     pods,
     rendered,
     the,
+    worker_settings,
     workers,
 )
 
@@ -137,17 +138,6 @@ def test_workers_offer_their_devices_to_kubernetes_and_ray(
     for bound in ("requests", "limits"):
         assert {name: count for name, count in container["resources"][bound].items() if "gpu" in name} == resource
     assert group["rayStartParams"] == params
-
-
-def worker_settings(**fields: Any) -> tuple[str, ...]:
-    """One group of workers as `--set` takes it."""
-    group = {"name": "devices", "accelerator": "cpu", "devicesPerNode": 4, "minReplicas": 1, "maxReplicas": 3, **fields}
-    sizes = {
-        f"resources.{bound}.{what}": size
-        for bound in ("requests", "limits")
-        for what, size in (("cpu", 1), ("memory", "1Gi"))
-    }
-    return tuple(f"rayCluster.workerGroups[0].{name}={value}" for name, value in {**group, **sizes}.items())
 
 
 def test_bounds_of_a_group_are_kuberay_s_and_its_budget_s(newest: Path) -> None:
