@@ -137,7 +137,7 @@ def ship(ray: Started, told: Story) -> None:
 
 def follow(ray: Started, told: Story) -> None:
     """A job that has the cluster to itself: one of its nodes dies, the next one takes its leave."""
-    path = job_file(ray.folder, "follower", 16, 4, 0.03)
+    path = job_file(ray.folder, "follower", 14, 4, 0.06)
     run = background(ray, "run", str(path), "--address", ray.address, "--run-dir", str(ray.folder / "runs"))
     try:
         wait_until(lambda: run.poll() is not None or list((ray.folder / "runs").glob("*")), PATIENCE_S)
@@ -166,7 +166,7 @@ def control(ray: Started, told: Story) -> None:
         assert done.returncode == 0, done.stderr
     assert "it runs already" in done.stdout
     with sampling(ray, told):
-        first, second = (job_file(ray.folder, name, steps, 2, 0.03) for name, steps in (("first", 30), ("second", 14)))
+        first, second = (job_file(ray.folder, name, steps, 2, 0.06) for name, steps in (("first", 24), ("second", 10)))
         wide = {"nodes": 4, "devices_per_node": 2, "device": {"memory": "256MiB"}}
         huge = job_file(ray.folder, "huge", 2, 2, 0.1, cluster=wide, policy={"adapt": False})
         detached = ray.nereus("run", str(first), "--address", ray.address, "--detach", timeout_s=PATIENCE_S)
