@@ -104,8 +104,11 @@ def test_document_has_as_many_rows_as_there_are_fields(document: str) -> None:
 
 def commands() -> dict[str, list[str]]:
     """Each command and its options, as typer knows them; the group itself comes first."""
-    group = typer.main.get_command(app)
-    found = {"nereus": group, **{f"nereus {name}": command for name, command in getattr(group, "commands").items()}}  # noqa: B009
+    found, waiting = dict[str, Any](), {"nereus": typer.main.get_command(app)}
+    while waiting:
+        name, command = waiting.popitem()
+        found[name] = command
+        waiting |= {f"{name} {below}": one for below, one in getattr(command, "commands", {}).items()}
     return {
         name: [option for param in command.params for option in param.opts if option.startswith("-")]
         for name, command in found.items()
