@@ -26,9 +26,16 @@ class Ground:
 def devices_of(resource: str) -> tuple[Node, ...]:
     """The nodes of the connected cluster with what each offers of a resource, as Ray tells them now."""
     import ray
+
+    return nodes_of(ray.nodes(), _draining(), resource)
+
+
+def _draining() -> Mapping[str, int]:
+    """When nodes that drain are gone, as Ray tells it. A ray:// client cannot ask; the job's head asks soon after."""
+    from ray._private.client_mode_hook import client_mode_should_convert
     from ray._private.state import state
 
-    return nodes_of(ray.nodes(), state.get_draining_nodes(), resource)
+    return {} if client_mode_should_convert() else state.get_draining_nodes()
 
 
 def resource_of(cluster: Cluster) -> str:
@@ -44,9 +51,8 @@ def shape_of(cluster: Cluster) -> Shape:
 def ground(cluster: Cluster) -> Ground:
     """The nodes of the connected cluster, as Ray tells them now."""
     import ray
-    from ray._private.state import state
 
-    return ground_of(cluster, ray.nodes(), state.get_draining_nodes())
+    return ground_of(cluster, ray.nodes(), _draining())
 
 
 def ground_of(cluster: Cluster, rows: Sequence[Mapping[str, Any]], draining: Mapping[str, int]) -> Ground:

@@ -76,6 +76,8 @@ def stop_controller(address: str | None) -> None:
 def take_leave(address: str | None, node: str | None, notice_s: float) -> None:
     """Announce that a node leaves, wait until it is free, and say how it went."""
     where = cluster_address(address)
+    if where.startswith("ray://"):
+        raise UserError(f"--address: {where!r} is a client's; give HOST:PORT of the head, on a node of the cluster")
     from actors.connection import attached
     from actors.leaving import leave
 

@@ -39,7 +39,11 @@ class Records:
         """Write records, all of them or none; returns the number of the last one that there is, 0 for none."""
         rows = [(at_s, type(one).__name__, _adapter(type(one).__name__).dump_json(one).decode()) for one in records]
         self._sql.execute("begin")
-        self._sql.executemany("insert into records (at_s, kind, body) values (?, ?, ?)", rows)
+        try:
+            self._sql.executemany("insert into records (at_s, kind, body) values (?, ?, ?)", rows)
+        except sqlite3.Error:
+            self._sql.execute("rollback")
+            raise
         self._sql.execute("commit")
         (last,) = self._sql.execute("select coalesce(max(seq), 0) from records").fetchone()
         return int(last)

@@ -95,3 +95,14 @@ def workers(objects: tuple[Object, ...]) -> Object:
     """The first group of workers."""
     group: Object = the(objects, "RayCluster")["spec"]["workerGroupSpecs"][0]
     return group
+
+
+def worker_settings(**fields: Any) -> tuple[str, ...]:
+    """One group of workers as `--set` takes it."""
+    group = {"name": "devices", "accelerator": "cpu", "devicesPerNode": 4, "minReplicas": 1, "maxReplicas": 3, **fields}
+    sizes = {
+        f"resources.{bound}.{what}": size
+        for bound in ("requests", "limits")
+        for what, size in (("cpu", 1), ("memory", "1Gi"))
+    }
+    return tuple(f"rayCluster.workerGroups[0].{name}={value}" for name, value in {**group, **sizes}.items())

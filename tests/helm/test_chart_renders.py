@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -84,6 +86,15 @@ def test_chart_packages_with_its_files(helm: Path, tmp_path: Path) -> None:
     assert "nereus/files/alerts.yaml" in names
     assert {f"nereus/{name}" for files in FILES for name in files} <= set(names)
     assert not [name for name in names if "/crds/" in name]
+
+
+def test_a_release_fits_into_the_secret_that_helm_keeps_it_in(newest: Path, tmp_path: Path) -> None:
+    """helm keeps chart and manifest, compressed and in base64, in a Secret, which may have 1 MiB."""
+    assert call(newest, "package", CHART, "--destination", tmp_path).returncode == 0
+    (package,) = tmp_path.glob("nereus-*.tgz")
+    manifest = call(newest, "template", RELEASE, CHART, "--api-versions", MONITORING, *options(("values-gpu.yaml",))).stdout
+    stored = base64.b64encode(package.read_bytes() + gzip.compress(manifest.encode()))
+    assert len(stored) < 2**20 / 2
 
 
 def test_chart_carries_the_version_of_the_package() -> None:
