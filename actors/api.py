@@ -5,11 +5,14 @@ browser, CLI, Prometheus -> uvicorn (a thread) -> projection <- feed <- head act
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from nereus.api.address import DEFAULT_PORT
+from nereus.api.access import Access
+from nereus.api.address import DEFAULT_PORT, LOOPBACK
 from nereus.api.app import create_app
+from nereus.api.jobs import Jobs
 from nereus.api.serve import Server
 from nereus.control.effects import News
 from nereus.runtime.controller import Command, Receipt
@@ -44,16 +47,53 @@ def _answer(reference: Any) -> Any:
         raise ConnectionError(f"the head actor: {type(error).__name__}") from error
 
 
+class ControllerJobs:
+    """The running jobs of the controller, as it tells them; each has a head of its own."""
+
+    def __init__(self, controller: str) -> None:
+        """`controller` is the name of its actor."""
+        self._controller = controller
+        self._heads: Mapping[str, str] = {}
+
+    def names(self) -> tuple[str, ...]:
+        self._heads = _answer(_named(self._controller).heads.options(concurrency_group="ask").remote())
+        return tuple(self._heads)
+
+    def port(self, name: str) -> HeadPort:
+        return HeadPort(_named(self._heads[name]))
+
+
+def _named(actor: str) -> Any:
+    """The handle of a named actor. Raises ConnectionError while there is none."""
+    import ray
+
+    try:
+        return ray.get_actor(actor)
+    except ValueError as error:
+        raise ConnectionError(f"there is no actor {actor!r}") from error
+
+
 class Api:
-    """One job's API."""
+    """The API of one job, or of all jobs of a controller."""
 
-    def __init__(self, head: Any) -> None:
-        self._server = Server(create_app(HeadPort(head)))
+    def __init__(self, jobs: Jobs, token_file: Path | None = None) -> None:
+        """`token_file` is on this node; read when it is served."""
+        self._jobs, self._token_file = jobs, token_file
+        self._server: Server | None = None
+        self._where: tuple[str, int] = ("", 0)
 
-    def start(self, port: int = DEFAULT_PORT) -> tuple[str, int]:
-        """Serve on loopback, on `port` or the next free one; returns where. Raises OSError when none is free."""
-        return self._server.start(port)
+    def start(self, port: int = DEFAULT_PORT, host: str = LOOPBACK) -> tuple[str, int]:
+        """Serve on `port` or the next free one, unless it serves already; returns where.
+
+        Raises OSError when none is free, UserError for tokens that cannot be read, or a host that needs some.
+        """
+        if self._server is None:
+            server = Server(create_app(self._jobs, Access.read(self._token_file)))
+            self._where = server.start(port, host)
+            self._server = server
+        return self._where
 
     def stop(self) -> None:
         """End the server; the actor may live on."""
-        self._server.stop()
+        if self._server is not None:
+            self._server.stop()

@@ -1,100 +1,80 @@
-"""Which Ray cluster a job runs on, and where on it each device is.
-
-nothing named           a private cluster, which ends with the command
---address HOST:PORT     that one
-inside a Ray job        the one that runs it
-"""
+"""Where on a Ray cluster the devices of a job are: its nodes, what each offers, and the first seats."""
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from actors.options import DEVICE_RESOURCE
-from actors.private_cluster import private_cluster
+from nereus.emu.plan import DeviceId
 from nereus.errors import UserError
+from nereus.monitor.ray_nodes import head_node, nodes_of
+from nereus.policy.seating import Node, PoolDevice, Shape, all_seated, free_devices, seated
 from nereus.spec.cluster import Cluster
-
-CONNECT_TIMEOUT_S = 5.0
-"""Seconds until an address without a listener is refused."""
-
-RAY_ADDRESS, RAY_JOB_CONFIG = "RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""What Ray sets in the environment of a job's entry point: where its cluster is, and what the job was submitted with."""
-
-HEAD_RESOURCE = "node:__internal_head__"
-"""The resource by which Ray marks the head node of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seats:
-    """Where the declared devices are on a Ray cluster."""
+class Ground:
+    """What a Ray cluster has for a job."""
 
-    nodes: tuple[str, ...]
-    """The Ray node id of each device."""
+    nodes: tuple[Node, ...]
     takes: Mapping[str, Any]
     """What the worker of one device takes of its node, as Ray's options say it; empty where the cluster names no devices."""
 
 
-def cluster_of_this_job() -> str | None:
-    """The address of the cluster whose job this process is; None outside a Ray job."""
-    return os.environ.get(RAY_ADDRESS) if RAY_JOB_CONFIG in os.environ else None
-
-
-@contextmanager
-def connected(declared: Cluster, address: str | None) -> Iterator[None]:
-    """Connected to the cluster at `address`, or to a private one that lasts as long as the context."""
-    if address is None:
-        with private_cluster(declared):
-            yield
-        return
+def devices_of(resource: str) -> tuple[Node, ...]:
+    """The nodes of the connected cluster with what each offers of a resource, as Ray tells them now."""
     import ray
 
-    _check_reachable(address)
-    ray.init(address=address, logging_level="ERROR", log_to_driver=False, namespace="nereus")
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    return nodes_of(ray.nodes(), _draining(), resource)
 
 
-def head_node(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The head node among what `ray.nodes` returns."""
-    return next(node for node in nodes if node["Resources"].get(HEAD_RESOURCE))
+def _draining() -> Mapping[str, int]:
+    """When nodes that drain are gone, as Ray tells it. A ray:// client cannot ask; the job's head asks soon after."""
+    from ray._private.client_mode_hook import client_mode_should_convert
+    from ray._private.state import state
+
+    return {} if client_mode_should_convert() else state.get_draining_nodes()
 
 
-def seats(cluster: Cluster, nodes: Sequence[dict[str, Any]]) -> Seats:
-    """Whole nodes of `nodes` for the declared ones, the head first, then by id.
+def resource_of(cluster: Cluster) -> str:
+    """The Ray resource that is one device of this kind."""
+    return "GPU" if cluster.device.kind == "gpu" else DEVICE_RESOURCE
 
-    An accelerator's node is a node. Emulated nodes may share one that offers enough; on a cluster that names no emulated
-    devices at all, they are all on its head node. Raises UserError when the cluster offers too little.
+
+def shape_of(cluster: Cluster) -> Shape:
+    """The declared nodes."""
+    return Shape(cluster.nodes, cluster.devices_per_node, cluster.device.kind == "gpu")
+
+
+def ground(cluster: Cluster) -> Ground:
+    """The nodes of the connected cluster, as Ray tells them now."""
+    import ray
+
+    return ground_of(cluster, ray.nodes(), _draining())
+
+
+def ground_of(cluster: Cluster, rows: Sequence[Mapping[str, Any]], draining: Mapping[str, int]) -> Ground:
+    """The same, from what `ray.nodes()` returns. On a cluster that names no emulated devices they are all on its head."""
+    gpu, nodes = cluster.device.kind == "gpu", nodes_of(rows, draining, resource_of(cluster))
+    if not gpu and not any(node.devices for node in nodes):
+        return Ground((Node(id=head_node(rows)["NodeID"], devices=cluster.num_devices),), {})
+    return Ground(nodes, {"num_gpus": 1} if gpu else {"resources": {DEVICE_RESOURCE: 1}})
+
+
+def first_seats(cluster: Cluster, nodes: Sequence[Node], needed: Collection[DeviceId]) -> dict[DeviceId, PoolDevice]:
+    """Where a job starts: all devices that it needs, and as many of the others as find a place.
+
+    Raises UserError when the cluster offers too little.
     """
-    gpu = cluster.device.kind == "gpu"
-    resource, each = "GPU" if gpu else DEVICE_RESOURCE, cluster.devices_per_node
-    alive = sorted((n for n in nodes if n["Alive"]), key=lambda n: (not n["Resources"].get(HEAD_RESOURCE), n["NodeID"]))
-    offers = {node["NodeID"]: int(node["Resources"].get(resource, 0)) for node in alive}
-    if not gpu and not any(offers.values()):
-        return Seats((head_node(alive)["NodeID"],) * cluster.num_devices, {})
-    fit = [node for node, offered in offers.items() for _ in range(min(1, offered // each) if gpu else offered // each)]
-    if len(fit) < cluster.nodes:
+    shape, free = shape_of(cluster), free_devices(nodes, ())
+    found = all_seated(shape, {}, free, sorted(needed))
+    if found is None:
+        each, resource = cluster.devices_per_node, resource_of(cluster)
+        fit = sum(min(1, n.devices // each) if shape.apart else n.devices // each for n in nodes if not n.is_leaving)
         raise UserError(
             f"cluster.nodes: the job declares {cluster.nodes} nodes of {each} devices, and the Ray cluster has room for "
-            f"{len(fit)} with {each} of {resource}; start nodes with that resource, or declare fewer"
+            f"{fit} with {each} of {resource}; start nodes with that resource, or declare fewer"
         )
-    takes = {"num_gpus": 1} if gpu else {"resources": {DEVICE_RESOURCE: 1}}
-    return Seats(tuple(node for node in fit[: cluster.nodes] for _ in range(each)), takes)
-
-
-def _check_reachable(address: str) -> None:
-    """Raises UserError soon where Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
-            return
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"--address: no Ray cluster answers at {address!r} ({error}); give HOST:PORT of its head, or `local`"
-        ) from error
+    return {**found, **seated(shape, found, free_devices(nodes, found.values()), shape.places)}

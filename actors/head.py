@@ -1,6 +1,6 @@
 """The head actor: one Driver, its journal, and the loop's wait at the boundary.
 
-    boundary lane: begin, boundary, lost [block until the release]      watch lane: feed, submit
+    boundary lane: begin, boundary, lost [block until the release]      watch lane: feed, submit, offer, holdings
 
 It may die at any time: Ray starts it again, it recovers from its journal, and the loop asks again.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -16,13 +17,15 @@ from threading import Condition, Thread
 
 import ray
 
+from actors.cluster import ground, shape_of
 from actors.completions import Completions
-from actors.ports import RayPorts
+from actors.ports import RayPorts, call_watch
 from nereus.control.checkpoint import Checkpoint
 from nereus.control.core import is_new
 from nereus.control.effects import News
 from nereus.control.events import BoundaryReached, Event, JobStarted, OperatorAsked, ReplanRequested, StepLost
-from nereus.control.phases import Idle, Waiting
+from nereus.control.offer import Holdings, Offer, offer_of_all, pool_change, seats_after, used
+from nereus.control.phases import Idle, Starting, Waiting
 from nereus.control.report import Release, StepReport
 from nereus.control.resume import pending
 from nereus.control.state import JobState
@@ -30,6 +33,8 @@ from nereus.emu.plan import DeviceId
 from nereus.errors import JobStopped
 from nereus.layout.catalog import EndpointId
 from nereus.monitor.pool import PoolEmulator
+from nereus.policy.seating import Seats
+from nereus.policy.snapshot import Snapshot
 from nereus.rl.describe import describe
 from nereus.runtime.checkpoints import root_of
 from nereus.runtime.controller import Command, ReplanCommand
@@ -42,6 +47,9 @@ HEAD_LANES = {"boundary": 1, "watch": 1}
 """One thread each: the loop waits in the first, everyone else asks in the second. The Driver has a thread of its own."""
 
 JOURNAL_FILE = "journal.sqlite"
+
+LOOK_S = 0.5
+"""Seconds between two looks at what a job may use, while nothing else happens: what it has left is free that soon."""
 
 POOL_STEP_S = 1.0
 """Seconds that count as a step of an emulated pool while the job waits for a plan: about as long as a step of a small job;
@@ -56,8 +64,14 @@ class HeadSpec:
     folder: Path
     devices: tuple[DeviceId, ...]
     """Devices at the start."""
+    seats: Seats
+    """Where they are."""
+    is_live: bool
+    """Whether the pool follows the nodes of a cluster that is not the job's own."""
+    is_alone: bool
+    """Whether a live job has that cluster to itself, and looks at its nodes; if not, it is told what it may use."""
     pool: PoolEmulator | None
-    """How the pool changes; None when it does not."""
+    """How an emulated pool changes; None when it does not."""
     loop: str
     """The name of the job actor."""
     planner: str
@@ -72,11 +86,15 @@ class Head:
     def __init__(self, spec: HeadSpec) -> None:
         """Ray runs this again after a death, so the Driver's thread starts here."""
         self._spec = spec
-        self._inbox: Queue[Event] = Queue()
+        self._inbox: Queue[Event | None] = Queue()
         self._answer = Condition()
         self._release: Release | None = None
         self._stopped: str | None = None
         self._news: Sequence[News] = ()
+        self._offer: Offer | None = None
+        self._told: Seats = {}
+        self._heard = 0
+        self._driver: Driver | None = None
         Thread(target=self._drive, name="driver", daemon=True).start()
 
     def begin(self) -> Release:
@@ -103,9 +121,30 @@ class Head:
         """What happened since the first `after` news."""
         return self._news[after:]
 
+    def offer(self, offer: Offer) -> None:
+        """What the job may use from now on; the latest counts."""
+        self._offer = offer
+        self._inbox.put(None)
+
+    def holdings(self) -> Holdings | None:
+        """What the job has; None before its journal is read."""
+        if self._driver is None:
+            return None
+        state = self._driver.state
+        phase = type(state.phase).__name__
+        return Holdings(
+            seats=self._told, heard=self._heard, used=used(state), step=state.step, epoch=state.plan.epoch, phase=phase
+        )
+
+    def snapshot(self) -> Snapshot | None:
+        """All that a decision would be taken on now; None before the first plan is in force."""
+        if self._driver is None or self._driver.state.reference is None:
+            return None
+        return self._driver.state.snapshot
+
     def _drive(self) -> None:
         """Open the journal, recover what it holds, and take in events until the process ends."""
-        config = describe(self._spec.job)
+        config = describe(self._spec.job, is_live=self._spec.is_live)
         job, planner = ray.get_actor(self._spec.loop), ray.get_actor(self._spec.planner)
         completions = Completions(self._inbox.put)
         root = root_of(self._spec.job.checkpoint.folder, self._spec.folder)
@@ -118,9 +157,13 @@ class Head:
         self._news = driver.news
         completions.start()
         driver.recover()
+        self._told = {device: seat for device, seat in self._spec.seats.items() if device in self._spec.devices}
         if not isinstance(driver.state.phase, Idle):
+            known = {*driver.state.endpoint_of, *driver.state.starting, *driver.state.broken}
+            self._told = {device: seat for device, seat in self._seats().items() if device in known}
             ports.adopt()
             driver.start(pending(driver.state))
+        self._driver = driver
         event: Event | None = None
         while True:
             try:
@@ -132,18 +175,50 @@ class Head:
                 raise
 
     def _coming(self, state: JobState) -> tuple[Event, ...]:
-        """What happens next; an emulated pool changes before a boundary is told, and goes on while the job waits for it."""
+        """What happens next; a pool changes before a boundary is told, and goes on while the job waits for it."""
         pool = self._spec.pool
+        if self._spec.is_live:
+            return self._live(state)
         try:
             event = self._inbox.get(timeout=POOL_STEP_S if pool is not None and waits_for_pool(state) else None)
         except Empty:
             assert pool is not None
             return (pool.changed(state.step, state.pool_ahead + 1),)
+        if event is None:
+            return ()
         if pool is not None and isinstance(event, BoundaryReached) and is_new(state, event):
             news = pool.changed(event.report.step, state.pool_ahead)
             if news.arriving or news.leaving or news.gone:
                 return news, event
         return (event,)
+
+    def _live(self, state: JobState) -> tuple[Event, ...]:
+        """What happens next where offers tell of the pool; what has changed in it comes first."""
+        event: Event | None = None
+        with suppress(Empty):
+            event = self._inbox.get(timeout=LOOK_S)
+        change, offer = None, self._seen() if self._spec.is_alone else self._offer
+        if offer is not None:
+            change = pool_change(state, self._told, offer, time.time())
+        if change is not None and offer is not None:
+            arriving = {place: offer.seats[place] for place in change.arriving}
+            if arriving:
+                ray.get(call_watch(ray.get_actor(self._spec.loop), "seat", arriving))
+            self._told = seats_after(self._told, change, offer)
+        elif offer is not None and not isinstance(state.phase, Idle | Starting):
+            self._heard = offer.number
+        return tuple(one for one in (change, event) if one is not None)
+
+    def _seen(self) -> Offer:
+        """What the nodes of the cluster offer now."""
+        job = self._spec.job
+        shape = shape_of(job.cluster)
+        wanted = set(shape.places).difference(job.absent)
+        return offer_of_all(shape, self._told, ground(job.cluster).nodes, wanted)
+
+    def _seats(self) -> Seats:
+        seats: Seats = ray.get(call_watch(ray.get_actor(self._spec.loop), "seats"))
+        return seats
 
     def _ask(self, event: Event) -> Release:
         with self._answer:

@@ -13,7 +13,6 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from actors.cluster import Seats
 from actors.worker_pool import WorkerPool
 from nereus.control.checkpoint import StageDigests
 from nereus.control.events import StateSealed, StateWritten
@@ -21,6 +20,7 @@ from nereus.control.report import Release, StepReport
 from nereus.emu.plan import DeviceId
 from nereus.errors import EndpointLost, JobStopped, NereusError
 from nereus.layout.catalog import EndpointId
+from nereus.policy.seating import Seats
 from nereus.rl.assemble import save_weights
 from nereus.rl.describe import describe
 from nereus.rl.ledger import SampleLedger
@@ -47,7 +47,9 @@ class JobSpec:
 
     job: Job
     seats: Seats
-    """Where its devices are."""
+    """Where its devices are at the start."""
+    takes: Mapping[str, Any]
+    """What the worker of one device takes of its node, as Ray's options say it."""
     rendezvous: tuple[str, int]
     weights: Path | None
     """A safetensors file with the first weights; None for random ones."""
@@ -60,7 +62,7 @@ class JobActor:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._pool = WorkerPool(spec.job, spec.seats, spec.rendezvous, spec.weights)
+        self._pool = WorkerPool(spec.job, spec.seats, spec.takes, spec.rendezvous, spec.weights, spec.folder.name)
         self._loop: RlLoop
         self._followed = 0
 
@@ -108,6 +110,14 @@ class JobActor:
         files = [WrittenFile(part.file, part.num_bytes, part.sha256) for part in written]
         path = seal(root_of(job.checkpoint.folder, spec.folder), index, files, job.checkpoint.keep)
         return StateSealed(tag=tag, folder=str(path.absolute()))
+
+    def seat(self, seats: Seats) -> None:
+        """Where devices that arrive are."""
+        self._pool.seat(seats)
+
+    def seats(self) -> Seats:
+        """Where each device is, or was last."""
+        return self._pool.seats
 
     def spawn(self, device: DeviceId) -> tuple[EndpointId, Any]:
         return self._pool.spawn(device)

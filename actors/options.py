@@ -15,11 +15,12 @@ WORKER_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLIBC_TUN
 has them: into fresh ones state arrives nearly as fast as into used ones, into fresh small pages at half the speed."""
 
 
-def worker_options(node_id: str, takes: Mapping[str, Any]) -> dict[str, Any]:
+def worker_options(name: str, node_id: str, takes: Mapping[str, Any]) -> dict[str, Any]:
     """A worker takes one device of its node, in whatever resource `takes` says."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return {
+        "name": name,
         "num_cpus": 0,
         **takes,
         "concurrency_groups": LANES,

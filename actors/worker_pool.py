@@ -6,14 +6,13 @@ Lives in the job actor. Ray ends the workers with the process that made them, so
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from actors.cluster import Seats
 from actors.lanes import Lane, call
 from actors.options import worker_options
 from actors.rendezvous import connect
@@ -24,6 +23,7 @@ from nereus.emu.unit import Emu
 from nereus.errors import EndpointLost
 from nereus.layout.catalog import EndpointId
 from nereus.layout.tensors import Kind
+from nereus.policy.seating import Seats
 from nereus.rl.assemble import Piece
 from nereus.rl.endpoint import Answer, Status
 from nereus.rl.fleet import Work
@@ -40,8 +40,20 @@ ROOT_CAUSE_WAIT_S = 2.0
 class WorkerPool:
     """Owns the worker actors; the loop's Fleet."""
 
-    def __init__(self, job: Job, seats: Seats, rendezvous: tuple[str, int], weights: Path | None) -> None:
-        self._job, self._seats, self._rendezvous, self._weights = job, seats, rendezvous, weights
+    def __init__(
+        self,
+        job: Job,
+        seats: Seats,
+        takes: Mapping[str, Any],
+        rendezvous: tuple[str, int],
+        weights: Path | None,
+        run: str,
+    ) -> None:
+        """`takes` is what a worker takes of its node, as Ray's options say it; Ray lists it as RUN/ENDPOINT."""
+        self._run = run
+        self._job, self._takes, self._rendezvous, self._weights = job, takes, rendezvous, weights
+        self.seats = dict(seats)
+        """Where each device is, or was last."""
         self._store = connect(rendezvous, STORE_TIMEOUT_S)
         self._actors: dict[EndpointId, Any] = {}
         self._births: dict[DeviceId, int] = {}
@@ -51,6 +63,13 @@ class WorkerPool:
         """Those that were started and not ended."""
         return dict(self._actors)
 
+    def seat(self, seats: Seats) -> None:
+        """Where devices are from now on; a worker that is left of what was there before is ended."""
+        for place, seat in seats.items():
+            if self.seats.get(place, seat) != seat:
+                self.retire(f"d{place}.{self._births.get(place, 0)}")
+            self.seats[place] = seat
+
     def spawn(self, device: DeviceId) -> tuple[EndpointId, Any]:
         """The worker of a device, made if there is none: its endpoint and actor handle."""
         birth = self._births.get(device, 0)
@@ -58,7 +77,7 @@ class WorkerPool:
         if endpoint not in self._actors:
             self._births[device] = birth
             spec = WorkerSpec(endpoint, device, self._job, self._rendezvous, self._weights)
-            options = worker_options(self._seats.nodes[device], self._seats.takes)
+            options = worker_options(f"{self._run}/{endpoint}", self.seats[device].node, self._takes)
             self._actors[endpoint] = ray.remote(**options)(Worker).remote(spec)
         return endpoint, self._actors[endpoint]
 

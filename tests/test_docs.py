@@ -14,15 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import nereus.spec
 from nereus import errors
-from nereus.cli.app import app
-from nereus.cli.display import event_dict
+from nereus.cli.reference.commands import every_command
 from nereus.control.allowed import ALLOWED
+from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
-from nereus.control.effects import Decision, DevicesChanged, News, Publish, Started, TransitionRecord
+from nereus.control.effects import (
+    Decision,
+    DevicesChanged,
+    News,
+    Publish,
+    Started,
+    TransitionRecord,
+)
 from nereus.control.events import StepLost
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, StagePlan
@@ -30,6 +36,7 @@ from nereus.errors import NereusError
 from nereus.layout.layout import Layout
 from nereus.policy.admission import Code
 from nereus.policy.horizon import EMA_WEIGHT
+from nereus.runtime.event_log import event_dict
 from nereus.runtime.summary import SampleCounts, Summary, plan_dict, summarize
 from nereus.spec.declared import Declared
 from nereus.spec.policy import CheckpointRule
@@ -95,12 +102,10 @@ def test_document_has_as_many_rows_as_there_are_fields(document: str) -> None:
 
 
 def commands() -> dict[str, list[str]]:
-    """Each command and its options, as typer knows them; the group itself comes first."""
-    group = typer.main.get_command(app)
-    found = {"nereus": group, **{f"nereus {name}": command for name, command in getattr(group, "commands").items()}}  # noqa: B009
+    """Each command and its options, as typer knows them; a group comes before what is below it."""
     return {
         name: [option for param in command.params for option in param.opts if option.startswith("-")]
-        for name, command in found.items()
+        for name, command in every_command()
     }
 
 
@@ -189,7 +194,9 @@ def test_summary_document_has_every_key_of_the_summary() -> None:
     assert sorted(key for key in keys if key not in first_cells(text("summary.md"))) == []
 
 
-@pytest.mark.parametrize("kind", [Started, StepReport, DevicesChanged, Decision, TransitionRecord, Saved, Restored])
+@pytest.mark.parametrize(
+    "kind", [JobDescribed, Started, StepReport, DevicesChanged, Replanned, Decision, TransitionRecord, Saved, Restored]
+)
 def test_summary_document_has_every_key_of_an_event(kind: type[News]) -> None:
     document = section(text("summary.md"), "events.jsonl")
     (name,) = {event["event"] for event in events(kind)}

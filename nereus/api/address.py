@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LOOPBACK = "127.0.0.1"
-"""The only address that is served: whoever reaches the API may replan, and it asks nobody for a token."""
+"""The only address that is served without tokens: whoever reaches the API may replan then."""
 
 DEFAULT_PORT = 8420
 """Not one of Ray's, nor of what usually runs beside it."""

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from nereus.api.access import OPEN_PATHS, READING
 from nereus.api.problems import MEDIA_TYPE, Kind
 from nereus.api.schemas import Problem
 
@@ -19,16 +20,31 @@ REPLACED = ("HTTPValidationError", "ValidationError")
 """Schemas of FastAPI's own errors, which are never given."""
 
 
-def describe_problems(app: FastAPI) -> None:
-    """Have `app.openapi()` describe errors as problems."""
+TOKEN = {"type": "http", "scheme": "bearer", "description": "Of the API's token file, where the server has one."}
+
+
+def describe(app: FastAPI) -> None:
+    """Have `app.openapi()` describe errors as problems, and which routes need a token."""
 
     def openapi() -> dict[str, Any]:
         if not app.openapi_schema:
             schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-            app.openapi_schema = _with_problems(schema)
+            app.openapi_schema = _with_problems(_with_tokens(schema))
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _with_tokens(schema: dict[str, Any]) -> dict[str, Any]:
+    schema["components"]["securitySchemes"] = {"token": TOKEN}
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            if path not in OPEN_PATHS:
+                operation["security"] = [{"token": []}]
+                operation["responses"]["401"] = {}
+                if method.upper() not in READING:
+                    operation["responses"]["403"] = {}
+    return schema
 
 
 def _with_problems(schema: dict[str, Any]) -> dict[str, Any]:
@@ -40,6 +56,7 @@ def _with_problems(schema: dict[str, Any]) -> dict[str, Any]:
     models["Problem"] = own
     for operations in schema["paths"].values():
         for operation in operations.values():
+            operation["responses"] = dict(sorted(operation["responses"].items()))
             for status, response in operation["responses"].items():
                 if int(status) >= 400:
                     response["description"] = _titles(int(status))

@@ -22,19 +22,21 @@ class Feed:
         self.projection = Projection()
         self._controller, self._poll_s = controller, poll_s
         self._turn = asyncio.Lock()
-        self._lost: str | None = "the controller was not asked yet"
+        self.lost: str | None = "the controller was not asked yet"
         """Why the latest question had no answer."""
+        self.num_losses = 0
+        """How often the controller stopped answering."""
 
     @property
     def is_connected(self) -> bool:
         """Whether the controller answered the latest question."""
-        return self._lost is None
+        return self.lost is None
 
     def reasons(self) -> list[str]:
         """Why answers cannot be relied on, if so."""
         reasons = []
-        if self._lost is not None:
-            reasons.append(self._lost)
+        if self.lost is not None:
+            reasons.append(self.lost)
         if self.projection.plan is None:
             reasons.append("no plan is in force yet: the job's first units are being made")
         return reasons
@@ -45,11 +47,12 @@ class Feed:
             try:
                 fresh = await asyncio.to_thread(self._controller.feed, self.projection.tallies.news)
             except ConnectionError as error:
-                self._lost = f"the controller does not answer: {error}"
+                self.num_losses += self.lost is None
+                self.lost = f"the controller does not answer: {error}"
                 raise
             for news in fresh:
                 self.projection.fold(news)
-            self._lost = None
+            self.lost = None
 
     async def follow(self) -> None:
         """Refresh for ever."""
@@ -58,6 +61,6 @@ class Feed:
                 with suppress(ConnectionError):
                     await self.refresh()
             except Exception as error:
-                self._lost = f"the API cannot read the controller's feed ({error!r}); please report it"
+                self.lost = f"the API cannot read the controller's feed ({error!r}); please report it"
                 raise
             await asyncio.sleep(self._poll_s)

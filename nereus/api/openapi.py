@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 
 from nereus.api.app import create_app
-from nereus.control.effects import News
-from nereus.runtime.controller import Command, Receipt
+from nereus.runtime.controller import ControllerPort
 
 
 class Nobody:
-    """A controller that is never asked: describing needs none."""
+    """The jobs of nobody: describing needs none."""
 
-    def feed(self, after: int) -> Sequence[News]:
-        raise ConnectionError("there is no controller")
+    def names(self) -> tuple[str, ...]:
+        return ()
 
-    def submit(self, command: Command) -> Receipt:
-        raise ConnectionError("there is no controller")
+    def port(self, name: str) -> ControllerPort:
+        raise KeyError(name)
 
 
 def document() -> str:

@@ -19,12 +19,15 @@ MEDIA_TYPE = "application/problem+json"
 class Kind(Enum):
     """Status and title of each kind of problem; its type is its name in kebab case."""
 
+    UNAUTHENTICATED = (401, "A token is needed")
+    FORBIDDEN = (403, "This token may only look")
     NOT_FOUND = (404, "There is no such thing")
     METHOD_NOT_ALLOWED = (405, "This method is not offered here")
     IN_FLIGHT = (409, "A request with this key is still being handled")
     INVALID_REQUEST = (422, "The request is not valid")
     KEY_REUSED = (422, "This key was used for another request")
     BAD_REQUEST = (400, "The request cannot be read")
+    JOB_NEEDED = (400, "There are several jobs")
     INTERNAL_ERROR = (500, "A bug in the API")
     NOT_READY = (503, "The job is not ready")
     CONTROLLER_UNAVAILABLE = (503, "The controller does not answer")

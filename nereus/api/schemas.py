@@ -241,6 +241,31 @@ class CommandOut(Schema):
     """One sentence: what happens now, or why nothing does."""
 
 
+class JobOut(Schema):
+    """A job that this API serves."""
+
+    number: int
+    """From 1, in the order in which the jobs came."""
+    job: str
+    """Its name, for `?job=`."""
+    ready: bool
+    """Whether a plan is in force and its controller answers."""
+    reasons: list[str]
+    """Why it is not, if so."""
+    step: int
+    """Completed RL steps."""
+    epoch: int | None
+    """Of the plan in force; null before the first."""
+
+
+class JobList(Schema):
+    """A page, in the order in which the jobs came."""
+
+    items: list[JobOut]
+    next_cursor: str | None
+    """For the page after this one; null on the last."""
+
+
 class Health(Schema):
     """All is well."""
 
@@ -259,6 +284,8 @@ class Problem(Schema):
     """Of not being ready, one by one."""
     errors: list[FieldError] | None = None
     """What is wrong with the request, field by field."""
+    jobs: list[str] | None = None
+    """The jobs that are there, where the request named none of them."""
 
 
 class FieldError(Schema):

@@ -1,4 +1,4 @@
-"""Serves the app from a thread of whatever process it is in, on loopback only: it has no password.
+"""Serves the app from a thread of whatever process it is in: on loopback, or with tokens on any address.
 
 Server(app).start(8420) -> ("127.0.0.1", 8420), or the next free port
 """
@@ -29,10 +29,14 @@ class Server:
         self._server: uvicorn.Server | None = None
         self._thread: Thread | None = None
 
-    def start(self, port: int = DEFAULT_PORT) -> tuple[str, int]:
-        """Serve on `port` or the next free one (0: any); returns where. Raises OSError when none is free."""
-        listener = listen(port)
-        host, bound = listener.getsockname()
+    def start(self, port: int = DEFAULT_PORT, host: str = LOOPBACK) -> tuple[str, int]:
+        """Serve on `port` or the next free one (0: any); returns where.
+
+        Raises OSError when none is free, UserError for a host that others reach while the app has no tokens.
+        """
+        self._app.state.access.check_host(host)
+        listener = listen(port, host)
+        host, bound = listener.getsockname()[:2]
         config = uvicorn.Config(
             self._app,
             log_config=None,
@@ -66,18 +70,19 @@ class Server:
             time.sleep(0.01)
 
 
-def listen(port: int) -> socket.socket:
-    """A listening socket on loopback, at `port` or the next free one."""
+def listen(port: int, host: str = LOOPBACK) -> socket.socket:
+    """A listening socket on `host`, at `port` or the next free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last: OSError | None = None
     for candidate in range(port, min(port + (TRIED_PORTS if port else 1), 2**16)):
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((LOOPBACK, candidate))
+            listener.bind((host, candidate))
             listener.listen()
         except OSError as error:
             listener.close()
             last = error
             continue
         return listener
-    raise OSError(f"{LOOPBACK}: no free port among {TRIED_PORTS} from {port} on: {last}")
+    raise OSError(f"{host}: no free port among {TRIED_PORTS} from {port} on: {last}")

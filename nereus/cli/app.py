@@ -10,6 +10,8 @@ import typer
 
 from nereus import __version__
 from nereus.api.address import DEFAULT_URL
+from nereus.cli.controller_commands import controller, leave
+from nereus.cli.examples import file_or_example
 from nereus.errors import NereusError, UserError
 
 app = typer.Typer(
@@ -20,12 +22,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.add_typer(controller, name="controller")
+app.command()(leave)
+
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
 ADDRESS_HELP = "`local` for a private cluster, or the address of a Ray cluster."
 RUN_DIR_HELP = "Where the run's folder goes; in a Ray job ~/.nereus/runs."
 
 Url = Annotated[str, typer.Option("--url", help="Where the job's API is; `nereus run` prints it.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar="NEREUS_TOKEN_FILE", help="The file with a token, where the API asks for one."),
+]
+JobName = Annotated[str | None, typer.Option("--job", help="Which job, where the API serves several.")]
 
 
 def _version(wanted: bool) -> None:
@@ -43,7 +53,9 @@ def root(
 
 @app.command()
 def run(
-    job: Annotated[Path, typer.Argument(help="The job file.", metavar="JOB")],
+    job: Annotated[
+        Path, typer.Argument(help="The job file, or an example's name.", metavar="JOB", callback=file_or_example)
+    ],
     steps: Annotated[int | None, typer.Option(min=1, help="Run so many RL steps instead of the job's.")] = None,
     address: Annotated[str | None, typer.Option(help=ADDRESS_HELP, show_default="the Ray job's cluster, else local")] = None,
     run_dir: Annotated[Path | None, typer.Option(help=RUN_DIR_HELP, show_default="runs")] = None,
@@ -52,12 +64,24 @@ def run(
     resume: Annotated[
         Path | None, typer.Option(help="Go on from a checkpoint, or from the last one of a run's folder.")
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Hand the job over to the cluster's controller, and do not wait for it.")
+    ] = False,
 ) -> None:
-    """Run an RL job: live table, decisions, transitions, summary."""
-    from nereus.cli.run import run_job
+    """Run an RL job: live table, decisions, transitions, summary. Where a controller lives, it is handed over to it."""
+    from nereus.cli.run import Asked, run_job
 
+    asked = Asked(
+        steps=steps,
+        address=address,
+        run_dir=run_dir,
+        availability=availability,
+        resume=resume,
+        detach=detach,
+        as_json=as_json,
+    )
     try:
-        run_job(job, steps, address, run_dir, availability, resume, as_json=as_json)
+        run_job(job, asked)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the run's processes have ended\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -66,12 +90,15 @@ def run(
 @app.command()
 def status(
     url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    job: JobName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Show a running job: plan, devices, last step, last decision."""
+    from nereus.api.client import connect
     from nereus.cli.status import show_status
 
-    show_status(url, as_json=as_json)
+    show_status(connect(url, token_file, job), as_json=as_json)
 
 
 @app.command()
@@ -81,12 +108,15 @@ def replan(
         bool, typer.Option("--force", help="Carry out the best feasible plan even if it does not pay.")
     ] = False,
     url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    job: JobName = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the request as one JSON object.")] = False,
 ) -> None:
     """Have a running job look at its plan again, now, and show what it decides."""
+    from nereus.api.client import connect
     from nereus.cli.replan import ask_for_replan
 
-    ask_for_replan(url, dry_run=dry_run, forced=force, as_json=as_json)
+    ask_for_replan(connect(url, token_file, job), dry_run=dry_run, forced=force, as_json=as_json)
 
 
 def _command(verb: str, does: str) -> None:
@@ -94,11 +124,14 @@ def _command(verb: str, does: str) -> None:
 
     def ask(
         url: Url = DEFAULT_URL,
+        token_file: TokenFile = None,
+        job: JobName = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print the command as one JSON object.")] = False,
     ) -> None:
+        from nereus.api.client import connect
         from nereus.cli.command import command_job
 
-        command_job(url, verb, as_json=as_json)
+        command_job(connect(url, token_file, job), verb, as_json=as_json)
 
     app.command(name=verb, help=does)(ask)
 
@@ -111,7 +144,14 @@ _command("rollback", "Return a running job to the plan before the one in force, 
 
 @app.command()
 def plan(
-    job: Annotated[Path, typer.Argument(help="A job file, or the outline of a job on accelerators.", metavar="JOB")],
+    job: Annotated[
+        Path,
+        typer.Argument(
+            help="A job file, the outline of a job on accelerators, or an example's name.",
+            metavar="JOB",
+            callback=file_or_example,
+        ),
+    ],
     gpus: Annotated[str | None, typer.Option(help="Plan for so many devices, such as 4,8.")] = None,
     top: Annotated[int, typer.Option(min=1, max=100, help="Show so many of the best plans.")] = 3,
     explain: Annotated[bool, typer.Option("--explain", help="Say what keeps faster candidates out (outlines).")] = False,
@@ -159,7 +199,12 @@ def inventory(
 
 @app.command()
 def simulate(
-    outline: Annotated[Path, typer.Argument(help="The outline of a job on accelerators.", metavar="OUTLINE")],
+    outline: Annotated[
+        Path,
+        typer.Argument(
+            help="The outline of a job on accelerators, or an example's name.", metavar="OUTLINE", callback=file_or_example
+        ),
+    ],
     availability: Annotated[Path, typer.Option(help="A CSV of the devices available over time.")],
     lengths: Annotated[
         Path | None, typer.Option(help="A CSV of response lengths.", show_default="the outline's mean")
@@ -198,7 +243,12 @@ def simulate(
 
 @app.command()
 def transition(
-    job: Annotated[Path, typer.Argument(help="A job file, or the config.json of a model.", metavar="JOB")],
+    job: Annotated[
+        Path,
+        typer.Argument(
+            help="A job file, the config.json of a model, or an example's name.", metavar="JOB", callback=file_or_example
+        ),
+    ],
     before: Annotated[Path, typer.Option("--from", help="The plan file that it starts from.")],
     after: Annotated[Path, typer.Option("--to", help="The plan file that it leads to. Ranks are chosen among its devices.")],
     keep_order: Annotated[
@@ -220,6 +270,17 @@ def transition(
 
     options = Options(keep_order=keep_order, devices_per_node=devices_per_node, memory=memory, bucket=bucket)
     show_transition(job, before, after, options, as_json=as_json)
+
+
+@app.command()
+def examples(
+    copy: Annotated[Path | None, typer.Option(help="Copy their folder there, to edit them.", metavar="FOLDER")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """The examples that come with the package; JOB may be the name of one."""
+    from nereus.cli.examples import show_examples
+
+    show_examples(copy, as_json=as_json)
 
 
 def main() -> None:

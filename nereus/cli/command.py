@@ -12,12 +12,11 @@ from nereus.cli.status import API
 from nereus.errors import UserError
 
 
-def command_job(url: str, verb: str, *, as_json: bool) -> None:
+def command_job(client: Client, verb: str, *, as_json: bool) -> None:
     """Ask, wait a little and print. Raises UserError when nothing answers, or it cannot be done."""
-    client = Client(url)
     answer = client.post(f"{API}/commands", {"verb": verb}, secrets.token_hex(8))
     if not answer.is_ok:
-        raise UserError(f"{url}: {answer.detail}")
+        raise UserError(f"{client.url}: {answer.detail}")
     command, end = answer.body, time.monotonic() + WAIT_S
     while command["state"] != "answered" and time.monotonic() < end:
         time.sleep(POLL_S)

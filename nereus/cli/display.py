@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import (
     Answered,
@@ -19,13 +18,12 @@ from nereus.control.effects import (
     DevicesChanged,
     Interrupted,
     News,
-    Started,
     TransitionRecord,
     Waited,
 )
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan, spans
-from nereus.runtime.summary import Summary, plan_dict
+from nereus.runtime.summary import Summary
 from nereus.spec.job import Job
 
 SHOWN_STEPS = 12
@@ -71,7 +69,7 @@ class Display:
             self._last_decision = decision_line(event)
         elif isinstance(event, Answered | CanaryRead | Waited | Saved):
             self._last_decision = line(event)
-        else:
+        elif not isinstance(event, JobDescribed | Replanned):
             self._plan = event.plan
         if isinstance(event, TransitionRecord):
             self._last_change = transition_line(event)
@@ -140,6 +138,10 @@ def line(event: News) -> str:
         return "\n".join([restored_line(event), *plan_lines(event.plan)])
     if isinstance(event, Interrupted):
         return "\n".join([interrupted_line(event), *plan_lines(event.plan)])
+    if isinstance(event, Replanned):
+        return f"replan {event.cycle} after step {event.step}: {event.num_proposals} proposals in {event.seconds:.2f} s"
+    if isinstance(event, JobDescribed):
+        return f"{event.algorithm}, {event.mode}, {event.num_parameters} parameters"
     return "\n".join(plan_lines(event.plan))
 
 
@@ -243,47 +245,3 @@ def transition_table(summary: Summary) -> list[str]:
         *rows,
         error if late is None else f"{error}, from the fourth transition on {late:.0%}",
     ]
-
-
-def event_dict(event: News) -> dict[str, Any]:
-    """An event as plain values, for events.jsonl."""
-    if isinstance(event, StepReport):
-        return {"event": "step", **asdict(event)}
-    if isinstance(event, Started):
-        return {"event": "started", "plan": plan_dict(event.plan)}
-    if isinstance(event, DevicesChanged):
-        ready, leaving = ({str(device): value for device, value in x.items()} for x in (event.ready, event.leaving))
-        return {"event": "devices", "step": event.step, "ready": ready, "leaving": leaving}
-    if isinstance(event, Decision):
-        return {
-            "event": "decision",
-            "step": event.step,
-            "cycle": event.cycle,
-            "triggers": list(event.triggers),
-            "target": dict(event.target),
-            "l_step_s": event.proposal.l_step_s,
-            **asdict(event.verdict),
-        }
-    if isinstance(event, Answered):
-        return {"event": "answered", **asdict(event)}
-    if isinstance(event, CanaryRead):
-        return {"event": "canary", **asdict(event)}
-    if isinstance(event, Waited):
-        return {"event": "waited", **asdict(event)}
-    if isinstance(event, Saved):
-        return {"event": "saved", **asdict(event)}
-    if isinstance(event, Restored):
-        return {"event": "restored", **asdict(event), "plan": plan_dict(event.plan)}
-    if isinstance(event, Interrupted):
-        return {"event": "interrupted", **asdict(event), "plan": plan_dict(event.plan)}
-    return {
-        "event": "transition",
-        "step": event.step,
-        "epoch": event.epoch,
-        "trigger": event.trigger,
-        "primitives": dict(event.primitives),
-        "joined": list(event.joined),
-        "left": list(event.left),
-        "outcome": dict(event.outcome),
-        "plan": plan_dict(event.plan),
-    }

@@ -18,12 +18,11 @@ POLL_S = 0.2
 """Seconds between two looks."""
 
 
-def ask_for_replan(url: str, *, dry_run: bool, forced: bool, as_json: bool) -> None:
+def ask_for_replan(client: Client, *, dry_run: bool, forced: bool, as_json: bool) -> None:
     """Ask, wait a little and print. Raises UserError when nothing answers, or the job cannot replan now."""
-    client = Client(url)
     answer = client.post(f"{API}/replans", {"dry_run": dry_run, "forced": forced}, secrets.token_hex(8))
     if not answer.is_ok:
-        raise UserError(f"{url}: {answer.detail}")
+        raise UserError(f"{client.url}: {answer.detail}")
     replan = _decided(client, answer.body)
     for line in [json.dumps(replan)] if as_json else lines(replan):
         print(line)  # noqa: T201

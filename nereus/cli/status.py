@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from nereus.api.client import Client
+from nereus.errors import UserError
 
 API = "/api/v1"
 MIB = 2**20
 
 
-def show_status(url: str, *, as_json: bool) -> None:
-    """Ask once and print. Raises UserError when nothing answers."""
-    status = fetch_status(Client(url))
+def show_status(client: Client, *, as_json: bool) -> None:
+    """Ask once and print. Raises UserError when nothing answers, or several jobs do and none is named."""
+    status = fetch_status(client)
     if as_json:
         print(json.dumps(status))  # noqa: T201
         return
@@ -27,12 +28,13 @@ def show_status(url: str, *, as_json: bool) -> None:
 
 def fetch_status(client: Client) -> dict[str, Any]:
     """What --json prints; what there is not yet is null."""
-    ready, plan, step = (client.get(path) for path in ("/readyz", f"{API}/plan", f"{API}/steps/latest"))
-    checkpoint = client.get(f"{API}/checkpoints/latest")
+    job = the_job(client)
+    plan, step, checkpoint = (client.get(f"{API}/{name}") for name in ("plan", "steps/latest", "checkpoints/latest"))
     decisions, transitions = (client.wanted(f"{API}/{name}?limit=1")["items"] for name in ("decisions", "transitions"))
     return {
-        "ready": ready.is_ok,
-        "reasons": [] if ready.is_ok else ready.body.get("reasons", [ready.detail]),
+        "job": job["job"],
+        "ready": job["ready"],
+        "reasons": job["reasons"],
         "plan": plan.body if plan.is_ok else None,
         "devices": client.all(f"{API}/devices"),
         "last_step": step.body if step.is_ok else None,
@@ -40,6 +42,18 @@ def fetch_status(client: Client) -> dict[str, Any]:
         "last_transition": transitions[0] if transitions else None,
         "last_checkpoint": checkpoint.body if checkpoint.is_ok else None,
     }
+
+
+def the_job(client: Client) -> dict[str, Any]:
+    """The job that is asked about. Raises UserError where there is none, or several and none is named."""
+    jobs = client.all(f"{API}/jobs")
+    wanted = [one for one in jobs if client.job in (None, one["job"])]
+    if len(wanted) != 1:
+        names = ", ".join(one["job"] for one in jobs) or "none runs there"
+        found = "no such job is" if client.job else f"{len(jobs)} jobs are"
+        raise UserError(f"--job: {client.job!r}: {found} at {client.url}; the jobs: {names}")
+    job: dict[str, Any] = wanted[0]
+    return job
 
 
 def plan_table(status: dict[str, Any]) -> Table | str:

@@ -71,6 +71,8 @@ def step(state: JobState, event: Event, now_s: float) -> Result:
     if (after.endpoint_of, after.leaving) != (state.endpoint_of, state.leaving):
         changed = DevicesChanged(step=after.step, ready=dict(after.endpoint_of), leaving=dict(after.leaving))
         effects = (Publish(news=changed), *effects)
+    if isinstance(event, JobStarted) and isinstance(state.phase, Idle):
+        effects = (Publish(news=state.config.described), *effects)
     return after, effects
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved, StageDigests
 from nereus.control.events import StateWritten
 from nereus.control.report import Release, StepReport
@@ -246,9 +247,11 @@ class DevicesChanged:
 
 
 News = (
-    Started
+    JobDescribed
+    | Started
     | DevicesChanged
     | StepReport
+    | Replanned
     | Decision
     | TransitionRecord
     | Interrupted

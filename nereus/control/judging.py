@@ -1,19 +1,24 @@
 """Proposals before the admission rule: what the planner is told of it, the verdict on each, and what is published.
 
-Planning -> Terms, with the request          PlanReady -> Proposal -> Verdict -> Decision
+Planning -> Terms, with the request          PlanReady -> Replanned, Proposal -> Verdict -> Decision
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from nereus.control.announced import Replanned
 from nereus.control.effects import Decision
+from nereus.control.events import PlanReady
 from nereus.control.moving import HOUR_S
 from nereus.control.phases import Planning
 from nereus.control.state import JobState
 from nereus.emu.plan import StagePlan
 from nereus.policy.admission import Terms, Verdict, admit
 from nereus.policy.proposal import Proposal
+
+OPERATOR_SIGNAL = "operator"
+"""What is told in place of a signal where an operator asked: no signal has crossed."""
 
 
 def terms(state: JobState, planning: Planning) -> Terms | None:
@@ -72,4 +77,17 @@ def decision(
         verdict=verdict,
         proposal=proposal,
         command=planning.request.command if planning.request else None,
+    )
+
+
+def replanned(state: JobState, planning: Planning, event: PlanReady) -> Replanned:
+    """What is told of an answer, before the verdicts."""
+    crossed = dict.fromkeys(str(trigger.signal) for trigger in planning.triggers)
+    return Replanned(
+        step=state.step,
+        cycle=planning.cycle,
+        signals=tuple(crossed) if planning.request is None else (OPERATOR_SIGNAL,),
+        num_proposals=len(event.proposals),
+        current_l_step_s=event.current_l_step_s,
+        seconds=event.seconds,
     )

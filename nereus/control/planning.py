@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from nereus.control.effects import Effect, Publish, ReleaseBoundary, RequestPlan, Waited
 from nereus.control.events import PlanReady, ReplanRequested
-from nereus.control.judging import decision, judged, terms
+from nereus.control.judging import decision, judged, replanned, terms
 from nereus.control.moving import let_go, scripted, stop
 from nereus.control.phases import Admitted, Paused, Planning, Steady, Waiting
 from nereus.control.restoring import begin_restore, leave_for, restart
@@ -168,7 +168,7 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
     state = replace(state, answer_s=event.seconds)
     if planning.holding and planning.usable != state.usable:
         return replan(state, planning.triggers, planning.request, holding=True, recovering=planning.recovering)
-    news: list[Effect] = []
+    news: list[Effect] = [Publish(news=replanned(state, planning, event))]
     for proposal in event.proposals:
         verdict, changed = judged(state, planning, proposal, event.current_l_step_s, now_s)
         news.append(Publish(news=decision(state, planning, proposal, changed, verdict)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nereus.control.announced import JobDescribed
 from nereus.control.checkpoint import Checkpoint, Followed
 from nereus.control.effects import Effect
 from nereus.control.events import ReplanRequested
@@ -31,6 +32,9 @@ LOOKAHEAD_STEPS = 2
 class JobConfig:
     """What stays the same over a job."""
 
+    algorithm: str
+    mode: str
+    """sync or async."""
     policy: Policy
     first: Mapping[str, StagePlan]
     """The plan at the start."""
@@ -55,6 +59,17 @@ class JobConfig:
     """When the state is saved; None for a job that cannot save it."""
     script: Mapping[int, ScriptedTransition] = field(default_factory=dict)
     """Transitions that the job declares, by the step after which they come."""
+
+    @property
+    def described(self) -> JobDescribed:
+        """What watchers are told of it."""
+        return JobDescribed(
+            algorithm=self.algorithm,
+            mode=self.mode,
+            num_steps=self.num_steps,
+            num_parameters=self.states[self.trains].num_parameters,
+            usable_bytes=self.prior.usable_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ class Taken:
 def _ops(state: JobState, carrying: Carrying) -> list[dict[str, Any]]:
     """For a Gantt: the held operations run after the proof, which is left out of their begin here as in the prediction."""
     transition, estimate = carrying.task.transition, expected(state.snapshot, carrying.task.transition)
+    nodes = state.snapshot.endpoint_nodes
     proof_s = carrying.seconds(Leg.DIGEST_AFTER, Leg.HELD)
     held = {op.id for op in transition.held}
     found = []
@@ -52,6 +53,7 @@ def _ops(state: JobState, carrying: Carrying) -> list[dict[str, Any]]:
                 "primitives": list(op.primitives),
                 "endpoints": list(op.members),
                 "bytes": op.num_bytes,
+                "num_nodes": len({nodes[endpoint] for endpoint in op.members}),
                 "predicted_start_s": start,
                 "predicted_s": task.seconds,
                 "start_s": span.began_s - carrying.began_s[Leg.MOVE] - (proof_s if op.id in held else 0.0),

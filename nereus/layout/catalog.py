@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple, Protocol
 
 from nereus.errors import TensorRuleError
@@ -85,6 +86,11 @@ class StateSpec:
             if tensor.ref in seen:
                 raise TensorRuleError(f"tensor {tensor.ref} is declared twice")
             seen.add(tensor.ref)
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of the parameters; the optimizer's tensors and the counters are not among them."""
+        return sum(prod(tensor.shape) for tensor in self.tensors if tensor.kind is Kind.PARAMETER)
 
     def tensor(self, ref: TensorRef) -> CanonicalTensor:
         for tensor in self.tensors:

@@ -20,8 +20,8 @@ EMULATED = LinkRates(op_s=0.05, release_s=0.02, base_s=0.15, host_bytes_s=0.8e9,
 0.4 GB/s, with other work beside them. What each transition takes corrects that."""
 
 
-def describe(job: Job) -> JobConfig:
-    """What the controller needs to know of a job."""
+def describe(job: Job, *, is_live: bool = False) -> JobConfig:
+    """What the controller needs to know of a job; `is_live` where it follows the nodes of a cluster that is not its own."""
     counters = counter_tensors()
     frozen = state_spec(job.model, job.dtype, counters, optimizer=False)
     return config_of(
@@ -31,6 +31,7 @@ def describe(job: Job) -> JobConfig:
             REFERENCE_INFERENCE: frozen,
             ACTOR_TRAINING: state_spec(job.model, job.dtype, counters, optimizer=True),
         },
+        is_live=is_live,
     )
 
 
@@ -40,9 +41,11 @@ def _links(job: Job) -> LinkRates:
     return replace(usual, **job.cluster.links.model_dump(exclude_none=True))
 
 
-def config_of(job: Job, states: Mapping[str, StateSpec]) -> JobConfig:
+def config_of(job: Job, states: Mapping[str, StateSpec], *, is_live: bool = False) -> JobConfig:
     """A job whose model-stages have this logical state."""
     return JobConfig(
+        algorithm="grpo",
+        mode="sync",
         policy=job.policy,
         first={name: first_plan(name, choice) for name, choice in job.plan.items()},
         states=states,
@@ -53,7 +56,7 @@ def config_of(job: Job, states: Mapping[str, StateSpec]) -> JobConfig:
         prior=NativePricing.of(job, states, ACTOR_GENERATION),
         links=_links(job),
         num_steps=job.steps,
-        pool_is_live=job.availability is not None,
+        pool_is_live=is_live or job.availability is not None,
         checkpoint=job.checkpoint,
         script={entry.step: entry for entry in job.transitions},
     )

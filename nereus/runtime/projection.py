@@ -12,8 +12,18 @@ import math
 from collections import Counter
 from typing import Any
 
+from nereus.control.announced import JobDescribed
 from nereus.control.checkpoint import Restored, Saved
-from nereus.control.effects import Answered, Decision, DevicesChanged, Interrupted, News, Started, TransitionRecord, Waited
+from nereus.control.effects import (
+    Answered,
+    CanaryRead,
+    Decision,
+    DevicesChanged,
+    Interrupted,
+    News,
+    Started,
+    TransitionRecord,
+)
 from nereus.control.report import StepReport
 from nereus.emu.plan import DeviceId, Plan
 from nereus.policy.admission import Verdict
@@ -28,11 +38,14 @@ class Projection:
     """The state of one job as a watcher sees it. Not thread-safe: fold and read on one thread."""
 
     def __init__(self) -> None:
+        self.described: JobDescribed | None = None
         self.plan: Plan | None = None
         self.report: StepReport | None = None
         self.tallies = Tallies()
         self.transition_peak_bytes: int | None = None
         """Of the last transition."""
+        self.canary: View | None = None
+        """What the last watched transition has saved."""
         self.is_paused = False
         """Whether an operator holds the loop at its boundaries."""
         self._answers: dict[str, View] = {}
@@ -46,26 +59,27 @@ class Projection:
 
     def fold(self, news: News) -> None:
         """Take one news in."""
-        self.tallies.news += 1
+        self.tallies.count(news)
         match news:
+            case JobDescribed():
+                self.described = news
             case Started():
                 self.plan = news.plan
             case DevicesChanged():
                 self._fold_devices(news)
             case StepReport():
-                self._fold_step(news)
+                self.report = news
             case Decision():
                 self._fold_decision(news)
+            case CanaryRead():
+                self._fold_canary(news)
             case TransitionRecord():
                 self._fold_transition(news)
             case Answered():
                 self.is_paused = news.paused
                 self._answers[news.command] = {"done": news.done, "reason": news.reason}
             case Interrupted():
-                self.tallies.interrupted[news.end] += 1
                 self.plan, self._plan_since_step = news.plan, news.step
-            case Waited():
-                self.tallies.waited_s += news.seconds
             case Saved():
                 self._fold_saved(news)
             case Restored():
@@ -154,25 +168,17 @@ class Projection:
             pool[device] = view
         self._pool = pool
 
-    def _fold_step(self, report: StepReport) -> None:
-        self.report = report
-        tallies = self.tallies
-        tallies.steps += 1
-        tallies.samples += report.num_samples
-        tallies.step_s += report.step_s
-        tallies.late_s += report.late_s
-        tallies.declared_s += report.declared_s
-        for name, seconds in report.stage_s.items():
-            tallies.stage_s[name] = tallies.stage_s.get(name, 0.0) + seconds
-            tallies.stage_runs[name] += 1
+    def _fold_canary(self, news: CanaryRead) -> None:
+        took = next((view["seconds"] for view in reversed(self._transitions) if view["epoch"] == news.epoch), None)
+        self.canary = {
+            "predicted_seconds": number(news.predicted_s),
+            "realised_seconds": number(news.realised_s),
+            "payback_steps": number(took / news.realised_s) if took is not None and news.realised_s > 0 else None,
+        }
 
     def _fold_saved(self, news: Saved) -> None:
-        self.tallies.save_s += news.seconds
         if news.folder is None:
-            self.tallies.failed_saves += 1
             return
-        self.tallies.saves += 1
-        self.tallies.saved_bytes += news.num_bytes
         back = self._checkpoint["restored_after_step"] if self._checkpoint else None
         self._checkpoint = {
             "step": news.step,
@@ -184,10 +190,6 @@ class Projection:
         }
 
     def _fold_restored(self, news: Restored) -> None:
-        tallies = self.tallies
-        tallies.restores += 1
-        tallies.restore_s += news.seconds
-        tallies.repeated_steps += news.repeated_steps
         self.plan, self._plan_since_step = news.plan, news.step
         known = self._checkpoint or {"step": news.step, "folder": news.folder, "reason": news.reason, "seconds": None}
         size = known.get("size_bytes", news.num_bytes)
@@ -195,7 +197,6 @@ class Projection:
 
     def _fold_decision(self, decision: Decision) -> None:
         proposal, verdict = decision.proposal, decision.verdict
-        self.tallies.decisions[str(verdict.code)] += 1
         self._commands.append(decision.command)
         self._decisions.append(
             {
@@ -222,20 +223,13 @@ class Projection:
         )
 
     def _fold_transition(self, record: TransitionRecord) -> None:
-        outcome, tallies = record.outcome, self.tallies
+        outcome = record.outcome
         self.plan, self._plan_since_step = record.plan, record.step
         seconds, predicted, stall = (
             outcome["seconds"],
             outcome["l_tran_predicted_s"],
             outcome["quiesce_s"] + outcome["seconds"] + outcome["digest_s"],
         )
-        tallies.transitions += 1
-        tallies.primitives.update(record.primitives)
-        tallies.transition_s += seconds
-        tallies.stall_s += stall
-        tallies.setup_s += outcome["setup_s"]
-        tallies.bytes_moved += outcome["bytes_moved"]
-        tallies.predicted_s += predicted
         self.transition_peak_bytes = outcome["peak_bytes"]
         self._transitions.append(
             {

@@ -65,6 +65,8 @@ def config_of(
 ) -> JobConfig:
     """What the controller needs to know of the job."""
     return JobConfig(
+        algorithm=outline.algorithm,
+        mode="async" if outline.asynchronous else "sync",
         policy=policy,
         first=first,
         states=states,

@@ -36,6 +36,13 @@ def events(folder: Path) -> list[Event]:
         return [entry.event for entry in journal.entries()]
 
 
+def timed(folder: Path) -> list[tuple[float, Event]]:
+    """The same with their times."""
+    with closing(Journal(folder / JOURNAL_FILE)) as journal:
+        journal.open()
+        return [(entry.at_s, entry.event) for entry in journal.entries()]
+
+
 def replayed(job: Job, folder: Path) -> Replayed:
     """The journal of an ended run, stepped through again."""
     with closing(Journal(folder / JOURNAL_FILE)) as journal:

@@ -16,7 +16,7 @@ import pytest
 import ray
 import torch
 
-from actors.cluster import head_node, seats
+from actors.cluster import first_seats, ground
 from actors.completions import Completions
 from actors.lanes import Lane, call
 from actors.options import head_options
@@ -25,6 +25,7 @@ from actors.rendezvous import Rendezvous
 from actors.worker_pool import WorkerPool
 from nereus.control.events import Event, OpCompleted, OpFailed, Quiesced
 from nereus.emu.unit import Emu, phi
+from nereus.monitor.ray_nodes import head_node
 from nereus.rl.describe import describe
 from nereus.rl.generate import Generate, Generated, Sampling
 from nereus.transition.dag import transition_dag
@@ -83,10 +84,11 @@ def crew() -> Iterator[Crew]:
 
 def installed_crew() -> Crew:
     """Start, seed and bind the workers, and install what copies training and reference."""
-    nodes, config = ray.nodes(), describe(JOB)
+    nodes, found, config = ray.nodes(), ground(JOB.cluster), describe(JOB)
     rendezvous = ray.remote(**head_options(head_node(nodes)["NodeID"]))(Rendezvous).remote()
     address = ray.get(rendezvous.start.remote(head_node(nodes)["NodeManagerAddress"]))
-    pool = WorkerPool(JOB, seats(JOB.cluster, nodes), address, None)
+    seats = first_seats(JOB.cluster, found.nodes, range(JOB.cluster.num_devices))
+    pool = WorkerPool(JOB, seats, found.takes, address, None, "side-by-side")
     actors = dict(pool.spawn(device) for device in range(5))
     ray.get([call(actor, Lane.CONTROL, "start") for actor in actors.values()])
     units = {name: phi(plan, ENDPOINT_OF, 0) for name, plan in config.first.items()}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nereus.control.announced import JobDescribed, Replanned
 from nereus.control.checkpoint import Restored, Saved
-from nereus.control.effects import Decision, DevicesChanged, News, Started, TransitionRecord
+from nereus.control.effects import CanaryRead, Decision, DevicesChanged, News, Started, TransitionRecord
 from nereus.control.report import StepReport
 from nereus.emu.plan import Plan
 from nereus.policy.admission import Code, Verdict
@@ -22,8 +23,22 @@ def plan(epoch: int, training: str = "tp2 dp1", generation: str = "tp1 dp2") -> 
     return Plan(epoch, {name: make_plan(text, stage=name) for name, text in stages.items()})
 
 
+def described(num_steps: int | None = 10) -> JobDescribed:
+    return JobDescribed(algorithm="grpo", mode="sync", num_steps=num_steps, num_parameters=420_000, usable_bytes=20.0 * MIB)
+
+
 def started() -> Started:
     return Started(plan=plan(0))
+
+
+def replanned(step: int, *signals: str, current_s: float = 2.0, cycle: int = 1) -> Replanned:
+    """Three proposals after a quarter of a second."""
+    return Replanned(step=step, cycle=cycle, signals=signals, num_proposals=3, current_l_step_s=current_s, seconds=0.25)
+
+
+def canary(epoch: int, realised_s: float) -> CanaryRead:
+    """It was to save half a second per step."""
+    return CanaryRead(step=4, epoch=epoch, predicted_s=0.5, realised_s=realised_s, returns=realised_s <= 0)
 
 
 def pool(step: int, ready: Mapping[int, str], leaving: Mapping[int, int] | None = None) -> DevicesChanged:
@@ -121,15 +136,18 @@ def transition(epoch: int = 1, *, predicted_s: float = 1.0, joined: tuple[int, .
             "digest_s": 0.25,
             "l_tran_predicted_s": predicted_s,
             "digest_equal": True,
+            "ops": [{"bytes": 1024, "num_nodes": 1}, {"bytes": 3072, "num_nodes": 2}],
         },
     )
 
 
 STORY: tuple[News, ...] = (
+    described(),
     pool(0, {0: "d0.0", 1: "d1.0"}),
     started(),
     step(1),
     pool(1, {0: "d0.0", 1: "d1.0", 2: "d2.0"}, {0: 4}),
+    replanned(1, "pool", "length"),
     decision(Code.INFEASIBLE_MEMORY),
     decision(Code.REJECTED_PAYBACK),
     decision(Code.ADMITTED),

@@ -13,10 +13,11 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
+from nereus.api.access import OPEN, Access
 from nereus.api.app import create_app
 from nereus.api.serve import Server
 from nereus.control.effects import News
-from nereus.runtime.controller import Command, Receipt
+from nereus.runtime.controller import Command, ControllerPort, Receipt
 
 OPENER = build_opener(ProxyHandler({}))
 
@@ -48,6 +49,24 @@ class FakeController:
         return Receipt(id=command.id)
 
 
+class FakeJobs(dict[str, FakeController]):
+    """Jobs over a dictionary, whose controller may be gone."""
+
+    is_gone = False
+
+    def names(self) -> tuple[str, ...]:
+        if self.is_gone:
+            raise ConnectionError("it restarts")
+        return tuple(self)
+
+    def port(self, name: str) -> ControllerPort:
+        return self[name]
+
+
+JOB = "tiny"
+"""The name of the only job of an API, where there is one."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """One answer."""
@@ -64,9 +83,11 @@ class Api:
 
     url: str
     controller: FakeController
+    """Of the first job."""
+    jobs: FakeJobs
 
-    def get(self, path: str) -> Reply:
-        return ask(self.url + path)
+    def get(self, path: str, headers: dict[str, str] | None = None) -> Reply:
+        return ask(self.url + path, headers=headers or {})
 
     def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Reply:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -78,8 +99,8 @@ class Api:
         self.wait_until_told()
 
     def wait_until_told(self) -> None:
-        wanted = f"nereus_news_total {float(len(self.controller.news))}"
-        wait_for(lambda: wanted in self.get("/metrics").text)
+        wanted = [f'nereus_news_total{{nereus_job="{n}"}} {float(len(c.news))}' for n, c in self.jobs.items()]
+        wait_for(lambda: all(line in self.get("/metrics").text for line in wanted))
 
 
 def ask(url: str, **parts: Any) -> Reply:
@@ -104,13 +125,19 @@ def wait_for(holds: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @contextmanager
 def served(controller: FakeController) -> Iterator[Api]:
-    """Serve on a free port; the API has folded all news of the controller."""
-    server = Server(create_app(controller, poll_s=0.01))
-    host, port = server.start(0)
-    try:
-        api = Api(f"http://{host}:{port}", controller)
+    """Serve one job on a free port; the API has folded all news of the controller."""
+    with all_served(FakeJobs({JOB: controller})) as api:
         if not controller.is_gone:
             api.wait_until_told()
         yield api
+
+
+@contextmanager
+def all_served(jobs: FakeJobs, access: Access = OPEN) -> Iterator[Api]:
+    """Serve several jobs on a free port."""
+    server = Server(create_app(jobs, access, poll_s=0.01))
+    host, port = server.start(0)
+    try:
+        yield Api(f"http://{host}:{port}", next(iter(jobs.values()), FakeController()), jobs)
     finally:
         server.stop()

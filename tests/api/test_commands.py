@@ -18,7 +18,7 @@ from nereus.control.events import Verb
 from nereus.policy.admission import Code
 from nereus.runtime.controller import ReplanCommand, VerbCommand
 from tests.api.news import decision
-from tests.api.served import Api
+from tests.api.served import JOB, Api
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +43,7 @@ def test_status_as_json_is_one_object_with_all_that_is_known(api: Api) -> None:
     assert ended.returncode == 0, ended.stderr
     (line,) = ended.stdout.splitlines()
     status = json.loads(line)
-    assert (status["ready"], status["reasons"]) == (True, [])
+    assert (status["job"], status["ready"], status["reasons"]) == (JOB, True, [])
     assert status["plan"] == api.get("/api/v1/plan").body
     assert status["devices"] == api.get("/api/v1/devices").body["items"]
     assert status["last_step"]["step"] == 2

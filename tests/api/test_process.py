@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nereus.api import metrics, openapi
+from nereus.api import openapi
 from nereus.api.app import create_app
 from nereus.api.problems import Kind
 from nereus.api.serve import Server
 from tests.api.news import STORY, started
-from tests.api.served import Api, FakeController, ask, served, wait_for
+from tests.api.served import JOB, Api, FakeController, FakeJobs, all_served, ask, served, wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,19 +24,29 @@ def test_process_is_alive_whatever_the_job_does(young: Api) -> None:
 
 
 def test_job_is_ready_once_a_plan_is_in_force(young: Api) -> None:
-    early = young.get("/readyz")
+    early = young.get(f"/readyz?job={JOB}")
     assert early.status == 503
     assert early.headers.get_content_type() == "application/problem+json"
     (reason,) = early.body["reasons"]
     assert "no plan is in force" in reason
     young.tell(started())
-    assert (young.get("/readyz").status, young.get("/readyz").body) == (200, {"status": "ready"})
+    assert (young.get(f"/readyz?job={JOB}").status, young.get(f"/readyz?job={JOB}").body) == (200, {"status": "ready"})
+
+
+def test_process_is_ready_while_its_jobs_begin_or_there_are_none(young: Api) -> None:
+    """A Service that leads to it must not drop it because a job starts."""
+    assert young.get("/readyz").status == 200
+    with all_served(FakeJobs()) as idle:
+        assert idle.get("/readyz").status == 200
+        idle.jobs.is_gone = True
+        wait_for(lambda: idle.get("/readyz").status == 503)
+        assert idle.get("/readyz").body["reasons"] == ["the controller does not answer: it restarts"]
 
 
 def test_job_is_not_ready_while_its_controller_does_not_answer(api: Api) -> None:
     api.controller.is_gone = True
     wait_for(lambda: api.get("/readyz").status == 503)
-    assert api.get("/readyz").body["reasons"] == ["the controller does not answer: it restarts"]
+    assert api.get("/readyz").body["reasons"] == [f"{JOB}: the controller does not answer: it restarts"]
     api.controller.is_gone = False
     wait_for(lambda: api.get("/readyz").status == 200)
 
@@ -45,7 +55,7 @@ def test_controller_that_was_never_there_is_one_of_two_reasons() -> None:
     controller = FakeController(STORY)
     controller.is_gone = True
     with served(controller) as api:
-        assert len(api.get("/readyz").body["reasons"]) == 2
+        assert len(api.get(f"/readyz?job={JOB}").body["reasons"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,7 @@ def test_api_listens_on_loopback_at_the_port_that_was_asked_for_or_the_next_free
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = Server(create_app(FakeController()))
+        server = Server(create_app(FakeJobs()))
         host, found = server.start(port)
         try:
             assert host == "127.0.0.1"
@@ -87,7 +97,7 @@ def test_api_listens_on_loopback_at_the_port_that_was_asked_for_or_the_next_free
 
 
 def test_stopped_server_leaves_its_port() -> None:
-    server = Server(create_app(FakeController()))
+    server = Server(create_app(FakeJobs()))
     _, port = server.start(0)
     server.stop()
     with socket.socket() as free:
@@ -107,6 +117,7 @@ def test_served_description_has_every_route_and_problems_for_errors(api: Api) ->
         *(
             f"/api/v1/{name}"
             for name in (
+                "jobs",
                 "plan",
                 "steps/latest",
                 "checkpoints/latest",
@@ -140,11 +151,6 @@ def test_reference_page_names_every_route_and_loads_nothing(api: Api) -> None:
         assert path in page.text
     assert "<script" not in page.text
     assert "http" not in page.text.replace("https://datatracker", "")
-
-
-def test_committed_metrics_document_is_that_of_the_code() -> None:
-    committed = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert committed == metrics.document(), "run: python -m nereus.api.metrics > docs/metrics.md"
 
 
 def test_api_document_has_every_route_and_every_kind_of_problem(api: Api) -> None:

@@ -251,7 +251,7 @@ def test_news_tells_the_start_the_devices_the_steps_and_the_transitions_in_order
     loop = make_loop()
     loop.run(4)
     told = [type(news).__name__ for news in loop.news if not isinstance(news, DevicesChanged)]
-    assert told == ["Started", *["StepReport", "TransitionRecord"] * 4]
+    assert told == ["JobDescribed", "Started", *["StepReport", "TransitionRecord"] * 4]
     started = next(news for news in loop.news if isinstance(news, Started))
     assert started.plan.epoch == 0
     assert [n for n in loop.news if isinstance(n, DevicesChanged)][-1].ready == {d: f"d{d}.0" for d in range(6)}

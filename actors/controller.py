@@ -1,0 +1,234 @@
+"""The controller: several jobs on one cluster, each with a runner of its own and with devices that no other job has.
+
+    submit, cancel, status          nodes of Ray, looks at the runners -> records -> allot -> runners started, offers
+
+A detached actor on the head node. All that it must not forget is in its records, which it reads again after a death; its
+jobs go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Condition, Thread
+from typing import Any
+
+from actors.api import Api, ControllerJobs
+from actors.asking import Asking
+from actors.cluster import devices_of
+from actors.launch import head_name
+from actors.options import head_options
+from actors.runner import Outcome
+from actors.runners import Runners
+from actors.submission import Submission, name_of
+from actors.views import device_views, job_view
+from nereus.policy.allotting import Allotment, allot
+from nereus.policy.grants import Ended, Grants, Launched, NodesSeen, Priced, Record, after
+from nereus.runtime.records import Records
+
+CONTROLLER, CONTROLLER_API = "nereus-controller", "nereus-controller-api"
+"""The names of its actors."""
+
+CONTROLLER_LANES = {"ask": 1}
+"""Questions are answered while it looks."""
+
+RECORDS_FILE = "grants.sqlite"
+
+LOOK_S = 1.0
+"""Seconds between two looks: how soon a device that one job has left goes to the next."""
+
+PRICE_EVERY_S = 30.0
+"""Seconds between two predictions of what a running job would gain by devices: lengths change over minutes."""
+
+CHANGED = 0.1
+"""Relative change of a predicted step time from which it is recorded: below it no decision turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSpec:
+    """What the controller is told when it is made."""
+
+    folder: Path
+    """Its records and the runs' folders, on the head node."""
+    host: str
+    """Where its API listens."""
+    port: int
+    token_file: Path | None
+    """Tokens of the API, on the head node; None: loopback only."""
+    min_devices: int
+    """Devices that the cluster is asked to have however few are needed."""
+    max_devices: int | None
+    """Devices that it is asked for at most; None: as many as bring enough."""
+
+
+class Controller:
+    """Several jobs."""
+
+    def __init__(self, spec: ControllerSpec) -> None:
+        """Ray runs this again after a death."""
+        self._spec = spec
+        self._turn = Condition()
+        self._grants = Grants()
+        self._latest: dict[str, Allotment] = {}
+        self._number = 0
+        self._url: str | None = None
+        self._api: Any = None
+        self._stopping = False
+        self._failed: str | None = None
+        self._asking = Asking(spec.min_devices, spec.max_devices)
+        folder = spec.folder.expanduser().absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._records = Records(folder / RECORDS_FILE)
+        self._records.open()
+        known = [record for _, record in self._records.all()]
+        self._grants, self._number = after(self._grants, known), len(known)
+        self._runners = Runners(folder)
+        for job, claim in self._grants.claims.items():
+            if claim.ended is not None:
+                self._runners.kill(job)
+        Thread(target=self._look_for_ever, name="looks", daemon=True).start()
+
+    # What is asked of it
+
+    def start(self) -> str:
+        """Serve the API, unless it is served; returns where. Raises UserError for tokens or a host that cannot be."""
+        import ray
+        from ray.exceptions import RayTaskError
+
+        if self._url is None:
+            here = ray.get_runtime_context().get_node_id()
+            options = head_options(here, name=CONTROLLER_API, restarts=True)
+            self._api = (
+                ray.remote(**options)(Api)
+                .options(lifetime="detached", get_if_exists=True)
+                .remote(ControllerJobs(CONTROLLER), self._spec.token_file)
+            )
+            try:
+                host, port = ray.get(self._api.start.remote(self._spec.port, self._spec.host))
+            except RayTaskError as error:
+                ray.kill(self._api)
+                raise error.cause or error from None
+            self._url = f"http://{host}:{port}"
+        return self._url
+
+    def submit(self, submission: Submission) -> str:
+        """Take a job in; the name that it has here."""
+        with self._turn:
+            name = name_of(submission.job.name, self._grants.claims)
+            self._write(submission.record(name))
+            self._turn.notify_all()
+        return name
+
+    def cancel(self, job: str, reason: str) -> bool:
+        """End a job; whether there is one that was not over."""
+        with self._turn:
+            claim = self._grants.claims.get(job)
+            if claim is None or claim.ended is not None:
+                return False
+            if claim.is_launched:
+                self._runners.cancel(job, reason)
+            else:
+                self._write(Ended(job=job, state="cancelled", reason=reason))
+            self._turn.notify_all()
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        with self._turn:
+            runners, latest = self._runners, self._latest
+            return {
+                "api": self._url,
+                "folder": str(runners.root),
+                "error": self._failed,
+                "devices": device_views(self._grants, self._asking.latest),
+                "jobs": [
+                    job_view(claim, runners.looks.get(job), latest.get(claim.told.resource), runners.folder(claim))
+                    for job, claim in self._grants.claims.items()
+                ],
+            }
+
+    def outcome(self, job: str) -> tuple[str, str, Outcome | None] | None:
+        """How a job ended: its state, the reason, and what its runner told; None while it is not over."""
+        with self._turn:
+            ended = self._grants.claims[job].ended
+            return None if ended is None else (ended.state, ended.reason, self._runners.outcome(job))
+
+    def heads(self) -> Mapping[str, str]:
+        """The running jobs, and the names of their heads."""
+        with self._turn:
+            running = [c for c in self._grants.claims.values() if c.is_launched and c.ended is None]
+            return {claim.told.job: head_name(self._runners.folder(claim).name) for claim in running}
+
+    def stop(self) -> None:
+        """End all jobs and the API. The actor itself is ended by whoever asks."""
+        import ray
+
+        with self._turn:
+            self._stopping = True
+            for claim in list(self._grants.claims.values()):
+                self._runners.kill(claim.told.job)
+                if claim.ended is None:
+                    self._write(Ended(job=claim.told.job, state="cancelled", reason="the controller was stopped"))
+            self._asking.withdraw()
+            if self._api is not None:
+                ray.kill(self._api)
+
+    # What it does by itself
+
+    def _look_for_ever(self) -> None:
+        import ray
+
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            self.start()
+        while not self._stopping:
+            with self._turn:
+                try:
+                    self._look()
+                    self._failed = None
+                except Exception as error:
+                    # One look that fails is told, and made again: jobs run on, and nothing was given that is not recorded.
+                    self._failed = f"{type(error).__name__}: {error}"
+                self._turn.wait(LOOK_S)
+
+    def _look(self) -> None:
+        """Mirror what is, then decide, then act."""
+        if self._stopping:
+            return
+        for kind in {claim.told.resource for claim in self._grants.claims.values() if claim.ended is None}:
+            seen = NodesSeen(resource=kind, nodes=devices_of(kind))
+            if self._grants.nodes.get(kind) != seen.nodes:
+                self._write(seen)
+        self._write(*self._runners.happened(self._grants))
+        self._write(*self._priced())
+        for kind in self._grants.nodes:
+            used = self._runners.used()
+            self._latest[kind] = allot(self._grants, kind, used)
+            self._write(*self._latest[kind].records)
+            self._asking.ask(self._grants, kind)
+        for claim in self._grants.claims.values():
+            if claim.ended is None and claim.seats and not claim.is_launched:
+                self._runners.launch(claim)
+                self._write(Launched(job=claim.told.job))
+        self._runners.offer(self._grants, self._number)
+
+    def _priced(self) -> list[Record]:
+        """Step times that are not what was predicted before."""
+        found: list[Record] = []
+        for job, seconds in self._runners.step_times(self._grants, PRICE_EVERY_S).items():
+            if differs(self._grants.claims[job].seconds, seconds):
+                found.append(Priced(job=job, seconds=seconds))
+        return found
+
+    def _write(self, *records: Record) -> None:
+        """Record, then hold to be true."""
+        if records:
+            grants = after(self._grants, records)
+            self._number = self._records.append(time.time(), records)
+            self._grants = grants
+
+
+def differs(before: Mapping[int, float], now: Mapping[int, float]) -> bool:
+    """Whether predictions changed by more than CHANGED."""
+    return before.keys() != now.keys() or any(abs(now[n] - before[n]) > CHANGED * before[n] for n in now)

@@ -1,0 +1,77 @@
+"""A job on its way into the controller: what is recorded of it, so that a restarted controller can run it.
+
+Job, checkpoint -> Submission -> Submitted (needs, step times, body)          Claim -> Assignment
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from actors.cluster import resource_of, shape_of
+from actors.launch import follows_nodes, needed
+from nereus.control.checkpoint import Checkpoint
+from nereus.policy.grants import Claim, Submitted
+from nereus.policy.sharing import step_times
+from nereus.rl.describe import describe
+from nereus.spec.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a runner needs to know of its job, as it is recorded."""
+
+    job: Job
+    folder: str
+    """The name of the run's folder."""
+    checkpoint: Checkpoint | None
+
+
+_ASSIGNMENT = TypeAdapter(Assignment)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that somebody hands in."""
+
+    job: Job
+    stamp: str
+    """When, as the name of its folder says it."""
+    checkpoint: Checkpoint | None = None
+
+    def record(self, name: str) -> Submitted:
+        """What is recorded of it under a name. Searches a plan for each number of devices."""
+        job, config = self.job, describe(self.job)
+        places = tuple(p for p in shape_of(job.cluster).places if p not in job.absent)
+        is_live = follows_nodes(job)
+        expected = config.prior.lengths(0.0, range(1, 2))
+        seconds = step_times(config.prior, places, config.node_of, expected) if is_live else {}
+        return Submitted(
+            job=name,
+            resource=resource_of(job.cluster),
+            shape=shape_of(job.cluster),
+            needed=needed(job) if is_live else shape_of(job.cluster).places,
+            wanted=places if is_live else shape_of(job.cluster).places,
+            is_live=is_live,
+            seconds=seconds,
+            body=_ASSIGNMENT.dump_json(Assignment(job, f"{name}-{self.stamp}", self.checkpoint)).decode(),
+        )
+
+
+def name_of(wanted: str, taken: Container[str]) -> str:
+    """A name that no job of the controller has ever had: that of the job file, or with a number."""
+    names = (wanted, *(f"{wanted}-{number}" for number in range(2, 10_000)))
+    return next(name for name in names if name not in taken)
+
+
+def assignment_of(claim: Claim) -> Assignment:
+    """What was recorded of a job."""
+    return _ASSIGNMENT.validate_json(claim.told.body)
+
+
+def folder_of(root: Path, claim: Claim) -> Path:
+    """The run's folder below that of the controller."""
+    return root / "runs" / assignment_of(claim).folder

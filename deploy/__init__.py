@@ -1,0 +1,1 @@
+"""What puts Nereus on a cluster: images, manifests, units, compose, and the tools that make and check them."""

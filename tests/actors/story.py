@@ -1,0 +1,298 @@
+"""What happens on one cluster of `ray start`, from its start to the end of the last job: looked at by several tests.
+
+submit, ship: Ray jobs -> follow: a raylet dies, a node takes its leave -> control: two jobs at once, one that waits
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nereus.control.events import JobStarted, PoolChanged
+from nereus.policy.grants import Ended, Freed, Grants, Record, after
+from nereus.policy.seating import PoolDevice
+from nereus.runtime.records import Records
+from tests.actors import journals
+from tests.actors.clusters import ROOT, Started
+from tests.actors.jobs import GENERATION, REFERENCE, TINY, TRAINING, stage
+from tests.actors.processes import descendants, named, wait_until
+
+PATIENCE_S = 240.0
+"""For a machine that does other work beside."""
+
+SAMPLER = """
+import json, sys, time, ray
+from ray._private.state import actors
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+while True:
+    rows = actors(actor_state_name="ALIVE").values()
+    workers = [(r["Name"], r["Address"]["NodeID"]) for r in rows if r["ActorClassName"] == "Worker"]
+    print(json.dumps({"at_s": time.time(), "workers": workers}), flush=True)
+    time.sleep(0.25)
+"""
+"""Prints Ray's own list of living workers, again and again."""
+
+
+def job_file(folder: Path, name: str, steps: int, dp: int, speed: float, **fields: Any) -> Path:
+    """A job on slow devices: three nodes of two are declared, its first plan is data-parallel."""
+    devices = f"0-{dp - 1}"
+    plan = {GENERATION: stage(1, 1, dp, devices, 4), REFERENCE: stage(1, 1, dp, devices, 4)}
+    told = {
+        **TINY,
+        "name": name,
+        "dtype": "float32",
+        "steps": steps,
+        "save_weights": False,
+        "cluster": {"nodes": 3, "devices_per_node": 2, "device": {"memory": "256MiB", "speed": speed}},
+        "policy": {"adapt": True},
+        "plan": {**plan, TRAINING: stage(1, 1, dp, devices, 2)},
+        **fields,
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(told))
+    return path
+
+
+@dataclass
+class Story:
+    """What happened on one cluster, from its start to the end of the last job."""
+
+    submitted: subprocess.CompletedProcess[str] | None = None
+    shipped: subprocess.CompletedProcess[str] | None = None
+    follower: Path = Path()
+    follower_code: int = -1
+    killed_node: str = ""
+    left: subprocess.CompletedProcess[str] | None = None
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    controller: Path = Path()
+    statuses: list[dict[str, Any]] = field(default_factory=list)
+    watched: tuple[int, str] = (-1, "")
+    interrupted: int = -1
+    deaths: int = 0
+    stopped: str = ""
+    leftover: list[str] = field(default_factory=list)
+
+    def last(self, job: str) -> dict[str, Any]:
+        """The latest view of a job."""
+        return next(view for view in self.statuses[-1]["jobs"] if view["job"] == job)
+
+
+def tell(ray: Started, told: Story) -> None:
+    """All of it."""
+    told.submitted = submit(ray)
+    ship(ray, told)
+    follow(ray, told)
+    ray.add_node(2)
+    ray.add_node(2)
+    control(ray, told)
+
+
+def submit(ray: Started) -> subprocess.CompletedProcess[str]:
+    """The quickstart, as a person submits it; some steps of it."""
+    command = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", ray.url, "--working-dir", "."]
+    entry = ["--", sys.executable, "-m", "nereus", "run", "examples/quickstart.yaml", "--steps", "4", "--json"]
+    return ray.run(*command, *entry, timeout_s=PATIENCE_S)
+
+
+PROBE = """
+import subprocess, sys, ray
+ray.init(logging_level="ERROR", log_to_driver=False)
+@ray.remote(num_cpus=0)
+def where():
+    import actors.worker, nereus
+    return [nereus.__file__, actors.worker.__file__]
+print("IN A WORKER", *ray.get(where.remote()))
+ray.shutdown()
+sys.exit(subprocess.run([sys.executable, "-m", "nereus", "run", "shipped.yaml", "--json"]).returncode)
+"""
+"""Says what workers import, then runs a job."""
+
+
+def ship(ray: Started, told: Story) -> None:
+    """A job whose folder holds no code: the wheel travels with it."""
+    if importlib.util.find_spec("hatchling") is None:
+        return
+    wheels, jobs = ray.folder / "wheels", ray.folder / "jobs"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    jobs.mkdir()
+    (jobs / "probe.py").write_text(PROBE)
+    job_file(jobs, "shipped", 2, 2, 0.1)
+    command = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", ray.url, "--working-dir", str(jobs)]
+    modules = json.dumps({"py_modules": [str(next(wheels.glob("nereus_rl-*.whl")))]})
+    told.shipped = ray.run(*command, "--runtime-env-json", modules, "--", sys.executable, "probe.py", timeout_s=PATIENCE_S)
+
+
+def follow(ray: Started, told: Story) -> None:
+    """A job that has the cluster to itself: one of its nodes dies, the next one takes its leave."""
+    path = job_file(ray.folder, "follower", 14, 4, 0.06)
+    run = background(ray, "run", str(path), "--address", ray.address, "--run-dir", str(ray.folder / "runs"))
+    try:
+        wait_until(lambda: run.poll() is not None or list((ray.folder / "runs").glob("*")), PATIENCE_S)
+        (told.follower,) = (ray.folder / "runs").glob("*")
+        reached(ray, told.follower, 3, run)
+        os.kill(ray.raylet(in_use(ray)).pid, signal.SIGKILL)
+        reached(ray, told.follower, 4, run)
+        # Its plan is on the node that has come in place of the dead one: devices this slow are worth a transition.
+        wait_until(lambda: planned_on(told.follower, {2, 3, 4, 5}) or run.poll() is not None, PATIENCE_S)
+        leaver = next(row["NodeID"] for row in nodes(ray) if row["Alive"] and row["devices"] == 4)
+        told.left = ray.nereus("leave", "--address", ray.address, "--node", leaver, "--notice", "60", timeout_s=PATIENCE_S)
+        told.follower_code = run.wait(PATIENCE_S)
+    finally:
+        run.kill()
+        run.wait()
+
+
+def control(ray: Started, told: Story) -> None:
+    """Two jobs at once, a third that finds no room, and a controller that dies meanwhile."""
+    told.controller = ray.folder / "controller"
+    tokens = ray.folder / "tokens"
+    tokens.write_text("viewer:look-only-0123456789\noperator:may-do-all-0123456789\n")
+    start = ("controller", "start", "--address", ray.address, "--folder", str(told.controller), "--port", "0")
+    for _ in range(2):
+        done = ray.nereus(*start, "--token-file", str(tokens), timeout_s=PATIENCE_S)
+        assert done.returncode == 0, done.stderr
+    assert "it runs already" in done.stdout
+    with sampling(ray, told):
+        first, second = (job_file(ray.folder, name, steps, 2, 0.06) for name, steps in (("first", 24), ("second", 10)))
+        wide = {"nodes": 4, "devices_per_node": 2, "device": {"memory": "256MiB"}}
+        huge = job_file(ray.folder, "huge", 2, 2, 0.1, cluster=wide, policy={"adapt": False})
+        detached = ray.nereus("run", str(first), "--address", ray.address, "--detach", timeout_s=PATIENCE_S)
+        assert detached.returncode == 0, detached.stderr
+        waits = background(ray, "run", str(huge), "--address", ray.address)
+        watcher = background(ray, "run", str(second), "--address", ray.address, "--json")
+        until(ray, told, "second", lambda job: (job["step"] or 0) >= 1)
+        told.deaths = kill_controller(ray)
+        waits.send_signal(signal.SIGINT)
+        told.interrupted = waits.wait(PATIENCE_S)
+        told.watched = watcher.wait(PATIENCE_S), printed(ray, "second").read_text()
+        until(ray, told, "first", lambda job: job["state"] not in ("queued", "starting", "running"))
+    told.stopped = ray.nereus("controller", "stop", "--address", ray.address, timeout_s=PATIENCE_S).stdout
+    wait_until(lambda: not ray.workers(), 30)
+    told.leftover = [p.command for p in named(everything(ray), "(Runner|Head|JobActor|Controller|Api)")]
+
+
+def everything(ray: Started) -> set[Any]:
+    return {process for node in ray.nodes for process in descendants(node.pid)}
+
+
+def in_use(ray: Started) -> int:
+    """The node beside the head on which a job has its workers."""
+    workers = {at: len(named(descendants(ray.raylet(at).pid), "Worker")) for at in range(1, len(ray.nodes))}
+    return max(workers, key=lambda at: workers[at])
+
+
+def background(ray: Started, *arguments: str) -> subprocess.Popen[bytes]:
+    """A command of ours that goes on by itself; what it prints is in NAME.out, by its job file."""
+    command, path = [sys.executable, "-m", "nereus", *arguments], printed(ray, Path(arguments[1]).stem)
+    with path.open("wb") as out:
+        return subprocess.Popen(command, env=ray.environment, cwd=ray.folder, stdout=out, stderr=out)
+
+
+def printed(ray: Started, job: str) -> Path:
+    """Where a command in the background prints."""
+    return ray.folder / f"{job}.out"
+
+
+def reached(ray: Started, run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a run has completed a step."""
+    wait_until(lambda: step in journals.steps(run) or process.poll() is not None, PATIENCE_S)
+    assert process.poll() is None, printed(ray, "follower").read_text()
+
+
+def until(ray: Started, told: Story, job: str, condition: Any) -> None:
+    """Ask for the status until a job is as it should be."""
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
+        done = ray.nereus("controller", "status", "--address", ray.address, "--json")
+        if done.returncode == 0:
+            told.statuses.append(json.loads(done.stdout.splitlines()[-1]))
+            views = [view for view in told.statuses[-1]["jobs"] if view["job"] == job]
+            if views and condition(views[0]):
+                return
+    raise AssertionError(f"{job}: {told.statuses[-1:]}")
+
+
+def planned_on(run: Path, devices: set[int]) -> bool:
+    """Whether the latest plan of a run is on some of these devices."""
+    told = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines() if line.endswith("}")]
+    plans = [event["plan"] for event in told if event["event"] in ("started", "transition")][1:]
+    return bool(plans) and bool(devices & {device for stage in plans[-1].values() for device in stage["devices"]})
+
+
+def nodes(ray: Started) -> list[dict[str, Any]]:
+    """What Ray says of its nodes."""
+    script = (
+        "import json, ray; ray.init(address=%r, log_to_driver=False, logging_level='ERROR'); "
+        "print(json.dumps([{**n, 'devices': n['Resources'].get('nereus_device', 0)} for n in ray.nodes()], default=str))"
+    )
+    found: list[dict[str, Any]] = json.loads(ray.run(sys.executable, "-c", script % ray.address).stdout.splitlines()[-1])
+    return found
+
+
+def kill_controller(ray: Started) -> int:
+    """Kill the controller's process, and wait until Ray has started another."""
+    (victim,) = named(everything(ray), "Controller")
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: [p for p in named(everything(ray), "Controller") if p.pid != victim.pid], PATIENCE_S)
+    return 1
+
+
+@contextmanager
+def sampling(ray: Started, told: Story) -> Iterator[None]:
+    """Ray's own list of living workers, all the while."""
+    path = ray.folder / "samples.jsonl"
+    with path.open("w") as out:
+        sampler = subprocess.Popen([sys.executable, "-c", SAMPLER, ray.address], env=ray.environment, stdout=out)
+        try:
+            yield
+        finally:
+            sampler.kill()
+            sampler.wait()
+    told.samples = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+
+
+def recorded(story: Story) -> list[tuple[float, Record]]:
+    """The controller's own record."""
+    records = Records(story.controller / "grants.sqlite")
+    records.open()
+    found = records.all()
+    records.close()
+    return found
+
+
+def at(story: Story, time_s: float) -> Grants:
+    """Who has what at a time; that no pool device is granted twice is checked on the way."""
+    return after(Grants(), [record for at_s, record in recorded(story) if at_s <= time_s])
+
+
+def holdings(story: Story, job: str) -> Iterator[tuple[PoolDevice, float, float]]:
+    """What a job held from when to when, as its own journal tells it; which pool devices, the controller's record says."""
+    folder, since = Path(story.last(job)["folder"]), dict[int, tuple[PoolDevice, float]]()
+    ended = next(at_s for at_s, record in recorded(story) if isinstance(record, Ended) and record.job == job)
+    for at_s, event in journals.timed(folder):
+        comes = event.devices if isinstance(event, JobStarted) else ()
+        comes, goes = (event.arriving, event.gone) if isinstance(event, PoolChanged) else (comes, ())
+        for place in comes:
+            since[place] = at(story, at_s).claims[job].seats[place], at_s
+        for place in goes:
+            seat, began = since.pop(place)
+            yield seat, began, at_s
+            freed = [
+                t for t, r in recorded(story) if isinstance(r, Freed) and r.job == job and place in r.places and t >= at_s
+            ]
+            assert freed, f"{job} has left {seat}, and it was not given back"
+    for seat, began in since.values():
+        yield seat, began, ended
