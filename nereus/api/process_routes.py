@@ -24,7 +24,7 @@ async def livez() -> Health:
     return Health(status="ok")
 
 
-@process.get("/readyz", responses={400: {}, 404: {}, 503: {}})
+@process.get("/readyz", responses={404: {}, 503: {}})
 async def readyz(request: Request, job: JobName = None) -> Health:
     """The controller answers, and with `?job=` a plan of that job is in force; 503 with the reasons otherwise."""
     watch = _watch(request)
