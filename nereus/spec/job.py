@@ -72,7 +72,7 @@ class Job(Declared):
     """How the plan may change by itself."""
     availability: str | None = Field(default=None, min_length=1)
     """CSV of the devices that are there over the run, scaled to the cluster; a relative path counts from the job file. It
-    needs `policy.adapt`. null: the pool stays as it is."""
+    needs `policy.adapt`. null: the pool stays as it is, or is that of a cluster whose nodes the job follows."""
     checkpoint: CheckpointRule = Field(default_factory=CheckpointRule)
     """When the state is saved, and where."""
     rollouts: Rollouts = Field(default_factory=Rollouts)

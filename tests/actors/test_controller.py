@@ -88,8 +88,15 @@ def test_a_node_that_takes_its_leave_is_left_in_time_and_free_before_it_goes(sto
 # The controller
 
 
+def test_a_controller_that_a_ray_job_has_started_outlives_it_and_is_not_started_twice(story: Story) -> None:
+    first, again = story.started
+    assert "started; API at http://127.0.0.1:" in first
+    assert "it runs already; API at http://127.0.0.1:" in again
+    url = [line.split("API at ")[1].split()[0] for line in (*first.splitlines(), *again.splitlines()) if "API at " in line]
+    assert len(set(url)) == 1
+
+
 def test_two_jobs_run_at_once_and_both_finish_through_the_death_of_their_controller(story: Story) -> None:
-    assert story.deaths == 1
     states = [{job["job"]: job["state"] for job in status["jobs"]} for status in story.statuses]
     assert any(state.get("first") == state.get("second") == "running" for state in states)
     assert [story.last(job)["state"] for job in ("first", "second")] == ["finished", "finished"]
