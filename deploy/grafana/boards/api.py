@@ -60,7 +60,7 @@ CONTROLLERS = Row(
             "Commands",
             "Of operators, since the start of the job.",
             "none",
-            f"sum by (nereus_job) ({jobs('nereus_commands_total')})",
+            f"sum without (verb, done) ({jobs('nereus_commands_total')})",
             width=6,
         ),
         series(

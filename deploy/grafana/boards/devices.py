@@ -32,7 +32,7 @@ POOL = Row(
             "Idle share",
             "Share of the devices that are unused now.",
             "percentunit",
-            f"{jobs('nereus_devices_idle')} / on (nereus_job) sum by (nereus_job) ({jobs('nereus_devices')})",
+            f"{jobs('nereus_devices_idle')} / sum without (state) ({jobs('nereus_devices')})",
             width=8,
         ),
         stat(

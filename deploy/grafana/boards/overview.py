@@ -26,7 +26,7 @@ NOW = Row(
             "Devices",
             "Devices that are there, those on notice included.",
             "none",
-            f"sum by (nereus_job) ({jobs('nereus_devices')})",
+            f"sum without (state) ({jobs('nereus_devices')})",
         ),
         stat("Paused", "Whether an operator holds the loop at its boundaries.", "bool_yes_no", jobs("nereus_job_paused")),
         stat(
