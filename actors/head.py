@@ -94,6 +94,7 @@ class Head:
         self._offer: Offer | None = None
         self._told: Seats = {}
         self._heard = 0
+        self._looked_s = -LOOK_S
         self._driver: Driver | None = None
         Thread(target=self._drive, name="driver", daemon=True).start()
 
@@ -197,7 +198,10 @@ class Head:
         event: Event | None = None
         with suppress(Empty):
             event = self._inbox.get(timeout=LOOK_S)
-        change, offer = None, self._seen() if self._spec.is_alone else self._offer
+        if self._spec.is_alone and time.monotonic() - self._looked_s >= LOOK_S:
+            # Not with each event: a transition has hundreds, and asking for the nodes takes milliseconds.
+            self._offer, self._looked_s = self._seen(), time.monotonic()
+        change, offer = None, self._offer
         if offer is not None:
             change = pool_change(state, self._told, offer, time.time())
         if change is not None and offer is not None:
