@@ -23,7 +23,7 @@ from actors.ports import RayPorts, call_watch
 from nereus.control.checkpoint import Checkpoint
 from nereus.control.core import is_new
 from nereus.control.effects import News
-from nereus.control.events import BoundaryReached, Event, JobStarted, OperatorAsked, ReplanRequested, StepLost
+from nereus.control.events import BoundaryReached, Event, JobStarted, OperatorAsked, PoolChanged, ReplanRequested, StepLost
 from nereus.control.offer import Holdings, Offer, offer_of_all, pool_change, seats_after, used
 from nereus.control.phases import Idle, Starting, Waiting
 from nereus.control.report import Release, StepReport
@@ -93,7 +93,9 @@ class Head:
         self._news: Sequence[News] = ()
         self._offer: Offer | None = None
         self._told: Seats = {}
+        self._becoming: Seats = {}
         self._heard = 0
+        self._looked_s = -LOOK_S
         self._driver: Driver | None = None
         Thread(target=self._drive, name="driver", daemon=True).start()
 
@@ -169,6 +171,9 @@ class Head:
             try:
                 for event in self._coming(driver.state):
                     driver.post(event)
+                    if self._spec.is_live and isinstance(event, PoolChanged):
+                        # Only now: what it has left is in its journal, and the worker there is being ended.
+                        self._told = self._becoming
             except Exception as error:
                 # The loop waits for an answer: a controller that cannot go on says so rather than leave it waiting.
                 self._on_stop(f"the controller failed after {type(event).__name__}: {type(error).__name__}: {error}")
@@ -197,14 +202,17 @@ class Head:
         event: Event | None = None
         with suppress(Empty):
             event = self._inbox.get(timeout=LOOK_S)
-        change, offer = None, self._seen() if self._spec.is_alone else self._offer
+        if self._spec.is_alone and time.monotonic() - self._looked_s >= LOOK_S:
+            # Not with each event: a transition has hundreds, and asking for the nodes takes milliseconds.
+            self._offer, self._looked_s = self._seen(), time.monotonic()
+        change, offer = None, self._offer
         if offer is not None:
             change = pool_change(state, self._told, offer, time.time())
         if change is not None and offer is not None:
             arriving = {place: offer.seats[place] for place in change.arriving}
             if arriving:
                 ray.get(call_watch(ray.get_actor(self._spec.loop), "seat", arriving))
-            self._told = seats_after(self._told, change, offer)
+            self._becoming = seats_after(self._told, change, offer)
         elif offer is not None and not isinstance(state.phase, Idle | Starting):
             self._heard = offer.number
         return tuple(one for one in (change, event) if one is not None)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,8 +72,8 @@ class Story:
 
     submitted: subprocess.CompletedProcess[str] | None = None
     shipped: subprocess.CompletedProcess[str] | None = None
-    follower: Path = Path()
-    follower_code: int = -1
+    followers: dict[str, tuple[int, Path]] = field(default_factory=dict)
+    """The exit codes and folders of the jobs that were alone."""
     left: subprocess.CompletedProcess[str] | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
     controller: Path = Path()
@@ -138,20 +138,30 @@ def ship(ray: Started, told: Story) -> None:
 
 
 def follow(ray: Started, told: Story) -> None:
-    """A job that has the cluster to itself: one of its nodes dies, the next one takes its leave."""
-    path = job_file(ray.folder, "follower", 14, 4, 0.06)
-    run = background(ray, "run", str(path), "--address", ray.address, "--run-dir", str(ray.folder / "runs"))
-    try:
-        wait_until(lambda: run.poll() is not None or list((ray.folder / "runs").glob("*")), PATIENCE_S)
-        (told.follower,) = (ray.folder / "runs").glob("*")
-        reached(ray, told.follower, 3, run)
-        os.kill(ray.raylet(in_use(ray)).pid, signal.SIGKILL)
-        reached(ray, told.follower, 4, run)
-        # Its plan is on the node that has come in place of the dead one: devices this slow are worth a transition.
-        wait_until(lambda: planned_on(told.follower, {2, 3, 4, 5}) or run.poll() is not None, PATIENCE_S)
+    """Two jobs, one after the other, that have the cluster to themselves: a node of the plan dies, or takes its leave."""
+
+    def kill(node: int) -> None:
+        os.kill(ray.raylet(node).pid, signal.SIGKILL)
+
+    def leave(node: int) -> None:
         leaver = next(row["NodeID"] for row in nodes(ray) if row["Alive"] and row["devices"] == 4)
-        told.left = ray.nereus("leave", "--address", ray.address, "--node", leaver, "--notice", "60", timeout_s=PATIENCE_S)
-        told.follower_code = run.wait(PATIENCE_S)
+        command = ("leave", "--address", ray.address, "--node", leaver, "--notice", "60")
+        told.left = ray.nereus(*command, timeout_s=PATIENCE_S)
+
+    alone(ray, told, "survivor", 8, kill)
+    alone(ray, told, "mover", 24, leave)
+
+
+def alone(ray: Started, told: Story, name: str, steps: int, happens: Callable[[int], None]) -> None:
+    """Run a job to its end; something happens to the node beside the head that it uses, in its fourth step."""
+    path, runs = job_file(ray.folder, name, steps, 4, 0.06), ray.folder / name
+    run = background(ray, "run", str(path), "--address", ray.address, "--run-dir", str(runs))
+    try:
+        wait_until(lambda: run.poll() is not None or list(runs.glob("*")), PATIENCE_S)
+        (folder,) = runs.glob("*")
+        wait_until(lambda: 3 in journals.steps(folder) or run.poll() is not None, PATIENCE_S)
+        happens(in_use(ray))
+        told.followers[name] = run.wait(PATIENCE_S), folder
     finally:
         run.kill()
         run.wait()
@@ -193,7 +203,8 @@ def everything(ray: Started) -> set[Any]:
 
 def in_use(ray: Started) -> int:
     """The node beside the head on which a job has its workers."""
-    workers = {at: len(named(descendants(ray.raylet(at).pid), "Worker")) for at in range(1, len(ray.nodes))}
+    up = [at for at, node in enumerate(ray.nodes) if at and node.poll() is None]
+    workers = {at: len(named(descendants(ray.raylet(at).pid), "Worker")) for at in up}
     return max(workers, key=lambda at: workers[at])
 
 
@@ -209,12 +220,6 @@ def printed(ray: Started, job: str) -> Path:
     return ray.folder / f"{job}.out"
 
 
-def reached(ray: Started, run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a run has completed a step."""
-    wait_until(lambda: step in journals.steps(run) or process.poll() is not None, PATIENCE_S)
-    assert process.poll() is None, printed(ray, "follower").read_text()
-
-
 def until(ray: Started, told: Story, job: str, condition: Any) -> None:
     """Ask for the status until a job is as it should be."""
     end_s = time.monotonic() + PATIENCE_S
@@ -226,13 +231,6 @@ def until(ray: Started, told: Story, job: str, condition: Any) -> None:
             if views and condition(views[0]):
                 return
     raise AssertionError(f"{job}: {told.statuses[-1:]}")
-
-
-def planned_on(run: Path, devices: set[int]) -> bool:
-    """Whether the latest plan of a run is on some of these devices."""
-    told = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines() if line.endswith("}")]
-    plans = [event["plan"] for event in told if event["event"] in ("started", "transition")][1:]
-    return bool(plans) and bool(devices & {device for stage in plans[-1].values() for device in stage["devices"]})
 
 
 def nodes(ray: Started) -> list[dict[str, Any]]:
