@@ -98,8 +98,7 @@ class Controller:
         from ray.exceptions import RayTaskError
 
         if self._url is None:
-            here = ray.get_runtime_context().get_node_id()
-            options = head_options(here, name=CONTROLLER_API, restarts=True)
+            options = head_options(name=CONTROLLER_API, restarts=True)
             self._api = (
                 ray.remote(**options)(Api)
                 .options(lifetime="detached", get_if_exists=True)
@@ -154,6 +153,12 @@ class Controller:
         with self._turn:
             ended = self._grants.claims[job].ended
             return None if ended is None else (ended.state, ended.reason, self._runners.outcome(job))
+
+    def granted(self, node: str) -> int:
+        """How many devices of a node jobs have, those that they are leaving included."""
+        with self._turn:
+            held = [claim for claim in self._grants.claims.values() if claim.ended is None]
+            return sum(seat.node == node for claim in held for seat in claim.seats.values())
 
     def heads(self) -> Mapping[str, str]:
         """The running jobs, and the names of their heads."""

@@ -134,7 +134,7 @@ def alone(
     seats = first_seats(job.cluster, found.nodes, needed(job) if is_live else range(job.cluster.num_devices))
     footing = Footing(seats=seats, takes=found.takes, is_live=is_live, is_alone=is_live)
     with started(job, folder, footing, weights, checkpoint) as run:
-        options = head_options(head_node(ray.nodes())["NodeID"])
+        options = head_options()
         api = ray.remote(**options)(Api).remote(OneJob(job.name, HeadPort(run.head)))
         run.api_url = _served(api)
         try:
@@ -155,7 +155,7 @@ def started(
 
         def start(actor: type, *args: Any, **options: Any) -> Any:
             """An actor of the control plane on the head node, which ends with the context."""
-            handle = ray.remote(**head_options(on_head["NodeID"], **options))(actor).remote(*args)
+            handle = ray.remote(**head_options(**options))(actor).remote(*args)
             stack.callback(ray.kill, handle)
             return handle
 

@@ -27,11 +27,16 @@ def leave(node: str | None, notice_s: float) -> tuple[int, float]:
     import ray
     from ray._private.state import actors
 
+    from actors.office import living
+
     began_s = time.monotonic()
     leaver = node_named(ray.nodes(), node or ray.get_runtime_context().get_node_id())
     _drain(leaver, notice_s)
+    office = living()
     while True:
-        left = len(workers_on(actors(actor_state_name="ALIVE").values(), leaver))
+        # A job that starts has devices before it has workers on them: the controller knows.
+        granted: int = office.ask("granted", leaver) if office is not None else 0
+        left = max(granted, len(workers_on(actors(actor_state_name="ALIVE").values(), leaver)))
         waited_s = time.monotonic() - began_s
         if not left or waited_s >= notice_s:
             return left, waited_s

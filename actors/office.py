@@ -20,7 +20,6 @@ from actors.runners import runner_name
 from actors.submission import Submission
 from nereus.control.effects import News
 from nereus.errors import JobStopped, NereusError, UserError
-from nereus.monitor.ray_nodes import head_node
 from nereus.runtime.summary import Summary
 
 ANSWER_S = 30.0
@@ -71,7 +70,7 @@ def opened(spec: ControllerSpec) -> tuple[Office, str, bool]:
     found = living()
     if found is not None:
         return found, found.ask("start"), False
-    options = head_options(head_node(ray.nodes())["NodeID"], CONTROLLER_LANES, name=CONTROLLER, restarts=True)
+    options = head_options(CONTROLLER_LANES, name=CONTROLLER, restarts=True)
     handle = ray.remote(**options)(Controller).options(lifetime="detached", get_if_exists=True).remote(spec)
     try:
         return Office(handle), ray.get(handle.start.options(concurrency_group="ask").remote(), timeout=START_S), True

@@ -64,8 +64,7 @@ class Runners:
             is_live=claim.told.is_live,
             is_alone=False,
         )
-        here = ray.get_runtime_context().get_node_id()
-        options = head_options(here, RUNNER_LANES, name=runner_name(claim.told.job))
+        options = head_options(RUNNER_LANES, name=runner_name(claim.told.job))
         spec = RunnerSpec(told.job, folder, footing, told.checkpoint)
         ray.remote(**options)(Runner).options(lifetime="detached", get_if_exists=True).remote(spec)
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from nereus.planner.explain import TIE
 from nereus.planner.fewest import on_fewest_devices
-from nereus.planner.found import Shape, Solution
+from nereus.planner.found import Solution
 from nereus.planner.problem import Problem, Stage
 from nereus.planner.solve import solve
 
@@ -30,25 +32,23 @@ def settled(
     `seconds_of` tells the L_step of a solution.
     """
     best = solutions[0]
-    asked, found = _with_slack(problem, solutions, seconds_of) if problem.asynchronous else (problem, [best])
-    first = on_fewest_devices(asked, found[0])
+    asked, found = _with_slack(problem, best, seconds_of) if problem.asynchronous else (problem, best)
+    first = on_fewest_devices(asked, found)
     if not _is_tie(seconds_of(first), best):
-        first = found[0]
-    equal = [replace(one, step_seconds=best.step_seconds) for one in (first, *found)]
-    by_shape: dict[Shape, Solution] = {}
-    for one in (*equal, *solutions):
-        by_shape.setdefault(one.shape, one)
-    return tuple(by_shape.values())[: len(solutions)]
+        first = found
+    first = replace(first, step_seconds=best.step_seconds)
+    return (first, *(one for one in solutions if one.shape != first.shape))[: len(solutions)]
 
 
-def _with_slack(
-    problem: Problem, solutions: Sequence[Solution], seconds_of: Callable[[Solution], float]
-) -> tuple[Problem, list[Solution]]:
-    """Plans as fast as the best one that have as much slack as any, and the problem whose best plans they are."""
-    best, asked = solutions[0], _asked(problem, solutions[0])
-    found, _ = solve(asked, len(solutions))
-    equal = [one for one in found if _is_tie(one.step_seconds, found[0]) and _is_tie(seconds_of(one), best)]
-    return (asked, equal) if equal else (problem, [best])
+def _with_slack(problem: Problem, best: Solution, seconds_of: Callable[[Solution], float]) -> tuple[Problem, Solution]:
+    """A plan as fast as the best one that has as much slack as any, and the problem whose best plan it is."""
+    asked = _asked(problem, best)
+    own = [np.flatnonzero(holder.rows.index == row).tolist() for holder, row in zip(asked.holders, best.rows, strict=True)]
+    ((as_it_is, *_), _) = solve(asked.narrowed(own))
+    if _is_tie(as_it_is.step_seconds, best):
+        return asked, as_it_is
+    (found, *_), _ = solve(asked, known=(as_it_is,))
+    return (asked, found) if _is_tie(seconds_of(found), best) else (problem, best)
 
 
 def _is_tie(step_s: float, best: Solution) -> bool:

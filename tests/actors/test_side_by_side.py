@@ -85,7 +85,7 @@ def crew() -> Iterator[Crew]:
 def installed_crew() -> Crew:
     """Start, seed and bind the workers, and install what copies training and reference."""
     nodes, found, config = ray.nodes(), ground(JOB.cluster), describe(JOB)
-    rendezvous = ray.remote(**head_options(head_node(nodes)["NodeID"]))(Rendezvous).remote()
+    rendezvous = ray.remote(**head_options())(Rendezvous).remote()
     address = ray.get(rendezvous.start.remote(head_node(nodes)["NodeManagerAddress"]))
     seats = first_seats(JOB.cluster, found.nodes, range(JOB.cluster.num_devices))
     pool = WorkerPool(JOB, seats, found.takes, address, None, "side-by-side")
