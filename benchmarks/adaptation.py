@@ -3,13 +3,14 @@
     python -m benchmarks.adaptation --data DIR [--quick] [--json] [--steps N] [--gammas]
 
 Every pair of a trace and a length curve is one scenario; models, algorithms and synchrony rotate over them, and every one is
-a world of its own. All policies of a scenario meet the same world. Figures are ratios of throughput within a scenario.
+a world of its own. All policies of a scenario meet the same world. Figures are ratios of throughput within a scenario. One process per core.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import product
 from math import isfinite
@@ -51,7 +52,11 @@ def main(
     if quick:
         chosen = tuple(chosen[at] for at in QUICK_CASES)
     limit = steps or (STEPS // 4 if quick else STEPS)
-    rows = [_run(case, limit, console) for case in chosen]
+    with ProcessPoolExecutor() as pool:
+        running = [pool.submit(_run, case, limit) for case in chosen]
+        for done in as_completed(running):
+            console.print(_told(done.result()), highlight=False, soft_wrap=True)
+        rows = [done.result() for done in running]
     found: dict[str, Any] = {"runs": len(rows), "steps": limit, **_ratios(rows), "scenarios": rows}
     if gammas:
         found["gammas"] = _gammas(chosen[: len(QUICK_CASES)], limit)
@@ -62,24 +67,27 @@ def main(
         console.print(f"nereus over {rival}: median {found[key]['median']}, least {found[key]['min']}")
 
 
-def _run(case: Case, steps: int, console: Console) -> dict[str, Any]:
+def _run(case: Case, steps: int) -> dict[str, Any]:
     """All policies through one scenario."""
     scenario = replace(case.scenario(), max_steps=steps)
     outcomes: dict[str, Outcome] = {}
     began = perf_counter()
     for policy in ("nereus", *RIVALS.values()):
         outcomes[policy] = simulate(scenario, policy)
-    row = {
+    return {
         "scenario": case.name,
         "seconds": perf_counter() - began,
         "throughput": {name: outcome.throughput for name, outcome in outcomes.items()},
         "spent": {name: {str(c): s for c, s in outcome.spent_s.items()} for name, outcome in outcomes.items()},
         "transitions": {name: len(outcome.transitions) for name, outcome in outcomes.items()},
     }
-    ours = outcomes["nereus"].throughput
-    told = ", ".join(f"{name} {_ratio(ours, outcomes[name].throughput):.3f}" for name in RIVALS.values())
-    console.print(f"{case.name}: {ours:.0f} tokens/s, over {told} ({row['seconds']:.0f} s)", highlight=False, soft_wrap=True)
-    return row
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    """A line for the terminal."""
+    found: Mapping[str, float] = row["throughput"]
+    ratios = ", ".join(f"{name} {_ratio(found['nereus'], found[name]):.3f}" for name in RIVALS.values())
+    return f"{row['scenario']}: {found['nereus']:.0f} tokens/s, over {ratios} ({row['seconds']:.0f} s)"
 
 
 def _ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
