@@ -3,7 +3,8 @@
     python -m benchmarks.adaptation --data DIR [--quick] [--json] [--steps N] [--gammas]
 
 Every pair of a trace and a length curve is one scenario; models, algorithms and synchrony rotate over them, and every one is
-a world of its own. All policies of a scenario meet the same world. Figures are ratios of throughput within a scenario. One process per core.
+a world of its own. All policies of a scenario meet the same world. Figures are ratios of throughput within a scenario.
+Scenarios run side by side, one per core.
 """
 
 from __future__ import annotations
