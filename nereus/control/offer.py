@@ -67,8 +67,9 @@ def used(state: JobState) -> frozenset[DeviceId]:
 def pool_change(state: JobState, told: Seats, offer: Offer, now_s: float) -> PoolChanged | None:
     """What a job that was told of these seats must be told now; None where nothing has changed.
 
-    A device that must be left is gone as soon as nothing is on it, and at the latest when its notice has run out, if there
-    is an end to it. A place that has another device than before is gone first, and arrives the next time.
+    A device that must be left is told so first, used or not: one that goes untold counts as lost. It is gone as soon as
+    nothing is on it, and at the latest when its notice has run out, if there is an end to it. A place that has another
+    device than before is gone first, and arrives the next time.
     """
     if isinstance(state.phase, Idle | Starting | Stopped):
         return None
@@ -93,6 +94,8 @@ def pool_change(state: JobState, told: Seats, offer: Offer, now_s: float) -> Poo
 
 
 def _is_left(state: JobState, offer: Offer, place: DeviceId, held: frozenset[DeviceId], is_still: bool) -> bool:
+    if place in state.endpoint_of and place not in state.leaving:
+        return False
     ran_out = offer.leaving[place] is not None and state.leaving.get(place, state.step + 1) <= state.step
     # One that still starts must be let: it could not be ended before it has a name.
     return (place not in held and is_still and place not in state.starting) or ran_out

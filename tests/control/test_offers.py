@@ -7,11 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nereus.control.effects import Publish
 from nereus.control.events import EndpointDied, StepLost
 from nereus.control.offer import Offer, offer_of_all, pool_change, seats_after, used
 from nereus.control.phases import Steady
 from nereus.emu.plan import DeviceId
 from nereus.policy.seating import Node, PoolDevice, Seats, Shape
+from nereus.runtime.tallies import Tallies
 from tests.control.harness import Core
 from tests.runtime.loop import adaptive_config
 
@@ -76,6 +78,22 @@ def test_a_device_that_must_be_left_is_given_back_once_nothing_is_on_it_and_not_
     assert victim not in job.told
     assert isinstance(job.core.state.phase, Steady)
     assert len(job.core.records) == 1
+
+
+def test_a_device_without_a_unit_is_told_that_it_must_be_left_before_it_goes_and_does_not_count_as_lost() -> None:
+    job = Following()
+    job.look(Offer(seats=pool_devices(*range(6))))
+    job.core.settle()
+    idle = (set(job.core.state.usable) - used(job.core.state)).pop()
+    offer = Offer(seats=pool_devices(*range(6)), leaving={idle: None})
+    while job.look(offer):
+        pass
+    assert idle not in job.told
+    tallies = Tallies()
+    for effect in job.core.effects:
+        if isinstance(effect, Publish):
+            tallies.count(effect.news)
+    assert (tallies.departed, tallies.lost) == (1, 0)
 
 
 def test_a_notice_with_an_end_is_kept_in_steps_of_the_last_ones_length() -> None:
