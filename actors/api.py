@@ -66,11 +66,12 @@ class ControllerJobs:
 def _named(actor: str) -> Any:
     """The handle of a named actor. Raises ConnectionError while there is none."""
     import ray
+    from ray.exceptions import GetTimeoutError
 
     try:
         return ray.get_actor(actor)
-    except ValueError as error:
-        raise ConnectionError(f"there is no actor {actor!r}") from error
+    except (ValueError, GetTimeoutError) as error:
+        raise ConnectionError(f"there is no actor {actor!r}, or Ray does not say") from error
 
 
 class Api:

@@ -15,13 +15,12 @@ from pathlib import Path
 from threading import Condition, Thread
 from typing import Any
 
-from actors.api import Api, ControllerJobs
 from actors.asking import Asking
 from actors.cluster import devices_of
 from actors.launch import head_name
-from actors.options import head_options
 from actors.runner import Outcome
 from actors.runners import Runners
+from actors.served import Served
 from actors.submission import Submission, name_of
 from actors.views import device_views, job_view
 from nereus.policy.allotting import Allotment, allot
@@ -73,8 +72,7 @@ class Controller:
         self._grants = Grants()
         self._latest: dict[str, Allotment] = {}
         self._number = 0
-        self._url: str | None = None
-        self._api: Any = None
+        self._served = Served(CONTROLLER_API, CONTROLLER, spec.host, spec.port, spec.token_file)
         self._stopping = False
         self._failed: str | None = None
         self._asking = Asking(spec.min_devices, spec.max_devices)
@@ -87,30 +85,14 @@ class Controller:
         self._runners = Runners(folder)
         for job, claim in self._grants.claims.items():
             if claim.ended is not None:
-                self._runners.kill(job)
+                self._runners.bury(job)
         Thread(target=self._look_for_ever, name="looks", daemon=True).start()
 
     # What is asked of it
 
     def start(self) -> str:
         """Serve the API, unless it is served; returns where. Raises UserError for tokens or a host that cannot be."""
-        import ray
-        from ray.exceptions import RayTaskError
-
-        if self._url is None:
-            options = head_options(name=CONTROLLER_API, restarts=True)
-            self._api = (
-                ray.remote(**options)(Api)
-                .options(lifetime="detached", get_if_exists=True)
-                .remote(ControllerJobs(CONTROLLER), self._spec.token_file)
-            )
-            try:
-                host, port = ray.get(self._api.start.remote(self._spec.port, self._spec.host))
-            except RayTaskError as error:
-                ray.kill(self._api)
-                raise error.cause or error from None
-            self._url = f"http://{host}:{port}"
-        return self._url
+        return self._served.start()
 
     def submit(self, submission: Submission) -> str:
         """Take a job in; the name that it has here."""
@@ -138,7 +120,7 @@ class Controller:
         with self._turn:
             runners, latest = self._runners, self._latest
             return {
-                "api": self._url,
+                "api": self._served.url,
                 "folder": str(runners.root),
                 "error": self._failed,
                 "devices": device_views(self._grants, self._asking.latest),
@@ -168,8 +150,6 @@ class Controller:
 
     def stop(self) -> None:
         """End all jobs and the API. The actor itself is ended by whoever asks."""
-        import ray
-
         with self._turn:
             self._stopping = True
             for claim in list(self._grants.claims.values()):
@@ -177,20 +157,21 @@ class Controller:
                 if claim.ended is None:
                     self._write(Ended(job=claim.told.job, state="cancelled", reason="the controller was stopped"))
             self._asking.withdraw()
-            if self._api is not None:
-                ray.kill(self._api)
+            self._served.end()
 
     # What it does by itself
 
     def _look_for_ever(self) -> None:
         import ray
 
-        if ray.get_runtime_context().was_current_actor_reconstructed:
-            self.start()
-        while not self._stopping:
+        anew = ray.get_runtime_context().was_current_actor_reconstructed
+        while True:
             with self._turn:
+                if self._stopping:
+                    return
                 try:
                     self._look()
+                    self._served.keep(anew=anew)
                     self._failed = None
                 except Exception as error:
                     # One look that fails is told, and made again: jobs run on, and nothing was given that is not recorded.
@@ -199,8 +180,6 @@ class Controller:
 
     def _look(self) -> None:
         """Mirror what is, then decide, then act."""
-        if self._stopping:
-            return
         for kind in {claim.told.resource for claim in self._grants.claims.values() if claim.ended is None}:
             seen = NodesSeen(resource=kind, nodes=devices_of(kind))
             if self._grants.nodes.get(kind) != seen.nodes:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nereus.errors import UserError
+from nereus.errors import NereusError, UserError
 
 POLL_S = 0.5
 """Seconds between two looks at who is still there."""
@@ -27,20 +27,31 @@ def leave(node: str | None, notice_s: float) -> tuple[int, float]:
     import ray
     from ray._private.state import actors
 
-    from actors.office import living
-
     began_s = time.monotonic()
     leaver = node_named(ray.nodes(), node or ray.get_runtime_context().get_node_id())
     _drain(leaver, notice_s)
-    office = living()
     while True:
-        # A job that starts has devices before it has workers on them: the controller knows.
-        granted: int = office.ask("granted", leaver) if office is not None else 0
-        left = max(granted, len(workers_on(actors(actor_state_name="ALIVE").values(), leaver)))
+        left = max(_granted(leaver), len(workers_on(actors(actor_state_name="ALIVE").values(), leaver)))
         waited_s = time.monotonic() - began_s
         if not left or waited_s >= notice_s:
             return left, waited_s
         time.sleep(POLL_S)
+
+
+def _granted(node: str) -> int:
+    """Devices of a node that jobs have, by the controller: one that starts has devices before it has workers on them.
+
+    One while the controller does not answer: it restarts, and the node must not go before it has said that all are free.
+    """
+    from ray.exceptions import GetTimeoutError
+
+    from actors.office import living
+
+    try:
+        office = living()
+        return 0 if office is None else int(office.ask("granted", node))
+    except (NereusError, GetTimeoutError):
+        return 1
 
 
 def node_named(rows: Sequence[Mapping[str, Any]], wanted: str) -> str:

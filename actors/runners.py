@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from actors.launch import Footing
 from actors.options import head_options
@@ -84,6 +85,8 @@ class Runners:
             claim = calls[call]
             try:
                 look: Look = ray.get(call)
+            except ActorUnavailableError:
+                continue  # whether it lives, the next look tells
             except RayActorError:
                 look = Look(None, Outcome("failed", DIED))
             except RayError as error:
@@ -163,6 +166,10 @@ class Runners:
         look = self.looks.get(job)
         return look.outcome if look is not None else None
 
+    def bury(self, job: str) -> None:
+        """End the runner of a job that is over, if there is one, with the next look."""
+        self._ended_s[job] = -inf
+
     def _bury(self) -> None:
         """End the runners of jobs that ended a while ago."""
         for job, ended_s in list(self._ended_s.items()):
@@ -172,8 +179,8 @@ class Runners:
 
 
 def _handle(job: str) -> Any:
-    """The handle of a job's runner; None when there is none."""
+    """The handle of a job's runner; None when there is none. Raises GetTimeoutError while Ray does not say."""
     try:
         return ray.get_actor(runner_name(job))
-    except (ValueError, GetTimeoutError):
+    except ValueError:
         return None

@@ -20,6 +20,9 @@ from nereus.policy.seating import Node, PoolDevice, Seats, Shape, free_devices, 
 MOVING = (Idle, Joining, Restoring, Saving, Settling, Starting, Stopped, Transitioning)
 """Phases in which a device without a unit may get one, or be read from."""
 
+SOON_STEPS = 2
+"""Steps before the end of a notice at which a boundary holds the loop for a plan: the one that runs, and the next."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
@@ -67,8 +70,9 @@ def used(state: JobState) -> frozenset[DeviceId]:
 def pool_change(state: JobState, told: Seats, offer: Offer, now_s: float) -> PoolChanged | None:
     """What a job that was told of these seats must be told now; None where nothing has changed.
 
-    A device that must be left is gone as soon as nothing is on it, and at the latest when its notice has run out, if there
-    is an end to it. A place that has another device than before is gone first, and arrives the next time.
+    A device that must be left is told so first, used or not: one that goes untold counts as lost. It is gone as soon as
+    nothing is on it, and at the latest when its notice has run out, if there is an end to it. A place that has another
+    device than before is gone first, and arrives the next time.
     """
     if isinstance(state.phase, Idle | Starting | Stopped):
         return None
@@ -84,7 +88,7 @@ def pool_change(state: JobState, told: Seats, offer: Offer, now_s: float) -> Poo
     leaving = {
         place: state.step + 1 + _steps_left(state, offer.leaving[place], now_s)
         for place in sorted(offer.leaving)
-        if place in told and place not in gone and place not in state.leaving
+        if place in told and place not in gone and (place not in state.leaving or _is_put_off(state, offer, place))
     }
     arriving = tuple(sorted(place for place in offer.seats if place not in told and place not in offer.leaving))
     if not (gone or leaving or arriving):
@@ -93,14 +97,23 @@ def pool_change(state: JobState, told: Seats, offer: Offer, now_s: float) -> Poo
 
 
 def _is_left(state: JobState, offer: Offer, place: DeviceId, held: frozenset[DeviceId], is_still: bool) -> bool:
+    if place in state.endpoint_of and place not in state.leaving:
+        return False
     ran_out = offer.leaving[place] is not None and state.leaving.get(place, state.step + 1) <= state.step
     # One that still starts must be let: it could not be ended before it has a name.
     return (place not in held and is_still and place not in state.starting) or ran_out
 
 
+def _is_put_off(state: JobState, offer: Offer, place: DeviceId) -> bool:
+    """Whether a notice without an end is about to run out: it is given again, so that the job goes on until a plan fits."""
+    return offer.leaving[place] is None and state.leaving[place] <= state.step + SOON_STEPS
+
+
 def _steps_left(state: JobState, gone_s: float | None, now_s: float) -> int:
     """Whole steps, as long as the last ones were, until a device is gone: at least the one that runs."""
-    if gone_s is None or not state.recent_s:
+    if gone_s is None:
+        return max(state.config.policy.notice_steps, SOON_STEPS)
+    if not state.recent_s:
         return state.config.policy.notice_steps
     mean_s = sum(state.recent_s) / len(state.recent_s)
     return max(1, floor((gone_s - now_s) / mean_s)) if mean_s > 0 else state.config.policy.notice_steps

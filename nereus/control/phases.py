@@ -53,7 +53,9 @@ class Planning:
     request: ReplanRequested | None = None
     """The operator's request that it answers."""
     holding: bool = False
-    """Whether the loop waits for the answer: the plan in force would not survive another step."""
+    """Whether the loop waits for the answer."""
+    patient: bool = False
+    """Whether it waits only since the answer costs little of a step: it would go on without it."""
     recovering: bool = False
     """Whether units are gone, so that the job stops if no plan is found."""
     fresh: bool = False
@@ -66,7 +68,7 @@ class Planning:
     @property
     def must_leave(self) -> bool:
         """Whether the loop waits since the plan in force cannot go on, or units of it are gone."""
-        return self.recovering or (self.holding and self.is_urgent)
+        return self.recovering or (self.holding and self.is_urgent and not self.patient)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ def _hold_or_go(state: JobState, planning: Planning) -> Result:
     lost = any(state.leaving.get(device, state.step + 2) <= state.step + 1 for device in state.plan.devices)
     must_wait = planning.recovering or (planning.is_urgent and (lost or _memory_is_short(state)))
     if must_wait or _answers_soon(state):
-        return replace(state, phase=replace(planning, holding=True)), ()
+        return replace(state, phase=replace(planning, holding=True, patient=not must_wait)), ()
     return replace(state, phase=planning), (ReleaseBoundary(release=state.release),)
 
 
@@ -167,7 +167,9 @@ def plan_ready(state: JobState, event: PlanReady, now_s: float) -> Result:
     assert isinstance(planning, Planning)
     state = replace(state, answer_s=event.seconds)
     if planning.holding and planning.usable != state.usable:
-        return replan(state, planning.triggers, planning.request, holding=True, recovering=planning.recovering)
+        asked, effects = replan(state, planning.triggers, planning.request, holding=True, recovering=planning.recovering)
+        assert isinstance(asked.phase, Planning)
+        return replace(asked, phase=replace(asked.phase, patient=planning.patient)), effects
     news: list[Effect] = [Publish(news=replanned(state, planning, event))]
     for proposal in event.proposals:
         verdict, changed = judged(state, planning, proposal, event.current_l_step_s, now_s)

@@ -83,7 +83,7 @@ def test_a_node_that_takes_its_leave_is_left_in_time_and_free_before_it_goes(sto
     assert code == 0
     told = [event for event in journals.events(folder) if isinstance(event, PoolChanged)]
     noticed = next(event for event in told if event.leaving)
-    assert set(noticed.leaving) >= {2, 3}, "those of the plan; what has no unit is given back at once"
+    assert set(noticed.leaving) >= {2, 3}, "those of the plan"
     assert {place for event in told[told.index(noticed) :] for place in event.gone} >= {2, 3}
     summary = json.loads((folder / "summary.json").read_text())
     assert [t["trigger"] for t in summary["transitions"] if "which leave" in t["trigger"]]

@@ -7,11 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nereus.control.events import EndpointDied, StepLost
+from nereus.control.effects import Publish
+from nereus.control.events import EndpointDied, PlanReady, StepLost
 from nereus.control.offer import Offer, offer_of_all, pool_change, seats_after, used
-from nereus.control.phases import Steady
+from nereus.control.phases import Planning, Steady
 from nereus.emu.plan import DeviceId
 from nereus.policy.seating import Node, PoolDevice, Seats, Shape
+from nereus.runtime.tallies import Tallies
 from tests.control.harness import Core
 from tests.runtime.loop import adaptive_config
 
@@ -68,7 +70,9 @@ def test_a_device_that_must_be_left_is_given_back_once_nothing_is_on_it_and_not_
     given_back = 0
     for _ in range(8):
         on_it = victim in used(job.core.state)
-        if job.look(offer):
+        had = victim in job.told
+        job.look(offer)
+        if had and victim not in job.told:
             assert not on_it, "units lay on it"
             given_back += 1
         job.step()
@@ -76,6 +80,44 @@ def test_a_device_that_must_be_left_is_given_back_once_nothing_is_on_it_and_not_
     assert victim not in job.told
     assert isinstance(job.core.state.phase, Steady)
     assert len(job.core.records) == 1
+
+
+def test_a_device_without_a_unit_is_told_that_it_must_be_left_before_it_goes_and_does_not_count_as_lost() -> None:
+    job = Following()
+    job.look(Offer(seats=pool_devices(*range(6))))
+    job.core.settle()
+    idle = (set(job.core.state.usable) - used(job.core.state)).pop()
+    offer = Offer(seats=pool_devices(*range(6)), leaving={idle: None})
+    while job.look(offer):
+        pass
+    assert idle not in job.told
+    tallies = Tallies()
+    for effect in job.core.effects:
+        if isinstance(effect, Publish):
+            tallies.count(effect.news)
+    assert (tallies.departed, tallies.lost) == (1, 0)
+
+
+def test_a_job_that_finds_no_plan_without_a_device_that_another_job_is_to_have_goes_on_with_it() -> None:
+    job = Following()
+    job.core.plans = False
+    victim = max(job.core.state.plan.devices)
+    offer = Offer(seats=pool_devices(*range(4)), leaving={victim: None})
+    for _ in range(10):
+        while job.look(offer):
+            pass
+        job.step()
+        if isinstance(job.core.state.phase, Planning):
+            job.core.post(PlanReady(cycle=job.core.state.cycle, proposals=(), current_l_step_s=1.0, seconds=0.0))
+        assert isinstance(job.core.state.phase, Steady)
+    assert job.core.state.step == 10
+    assert job.core.releases == 11
+    job.core.plans = True
+    for _ in range(4):
+        while job.look(offer):
+            pass
+        job.step()
+    assert victim not in job.told
 
 
 def test_a_notice_with_an_end_is_kept_in_steps_of_the_last_ones_length() -> None:

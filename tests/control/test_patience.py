@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nereus.control.effects import ReleaseBoundary
-from nereus.control.events import BoundaryReached, PlanReady
+from nereus.control.events import BoundaryReached, PlanReady, PoolChanged
 from nereus.control.phases import Planning, Steady, Transitioning
 from nereus.control.planning import PATIENCE
 from tests.control.harness import Core, report
@@ -62,6 +62,20 @@ def test_what_is_admitted_meanwhile_is_carried_out_at_this_boundary() -> None:
     core.post(with_proposals(answer, l_step_s=answer.current_l_step_s - 1.0, l_tran_s=0.0, infeasible=None))
     assert isinstance(core.state.phase, Transitioning)
     assert is_held(core)
+
+
+def test_without_a_plan_for_a_notice_that_is_far_the_loop_goes_on_and_waits_for_no_devices() -> None:
+    core = Core(replace(adaptive_config(), pool_is_live=True)).start(range(4))
+    core.plans = False
+    core.state = replace(core.state, answer_s=0.0)
+    core.post(PoolChanged(step=0, arriving=(), leaving={3: 20}))
+    core.boundary()
+    assert isinstance(core.state.phase, Planning)
+    assert core.state.phase.is_urgent
+    assert is_held(core)
+    core.post(PlanReady(cycle=core.state.cycle, proposals=(), current_l_step_s=1.0, seconds=0.0))
+    assert isinstance(core.state.phase, Steady)
+    assert not is_held(core)
 
 
 def test_rejection_lets_the_loop_go() -> None:

@@ -18,8 +18,8 @@ def test_kinds_of_prometheus_operator_are_made_only_where_it_is(newest: Path, ki
     assert not of_kind(rendered(newest, (DEFAULT,), (OPEN,), ()), kind)
 
 
-@pytest.mark.parametrize("kind", ["Service", "PodMonitor"])
-def test_an_api_without_tokens_is_reached_by_nobody(newest: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["Service", "PodMonitor", "PrometheusRule"])
+def test_an_api_without_tokens_is_reached_by_nobody_and_missed_by_no_alert(newest: Path, kind: str) -> None:
     objects = rendered(newest)
     assert not of_kind(objects, kind)
     assert "--host" not in the(objects, "RayJob")["spec"]["entrypoint"]
@@ -79,7 +79,7 @@ def test_network_lets_in_who_is_named_to_the_port_that_is_theirs(newest: Path) -
 
 def test_alerts_and_dashboards_are_those_of_the_files_to_the_letter(newest: Path) -> None:
     """Both have {{ }} of their own, which must not be taken for the chart's."""
-    objects = rendered(newest)
+    objects = rendered(newest, (DEFAULT,), (OPEN,))
     alerts = (CHART / "files" / "alerts.yaml").read_text(encoding="utf-8")
     assert "{{" in alerts
     assert the(objects, "PrometheusRule")["spec"] == yaml.safe_load(alerts)

@@ -34,7 +34,7 @@ OPEN = "api.existingSecret=tokens"
         ("networkPolicy.enabled", "NetworkPolicy", ()),
         ("podDisruptionBudget.enabled", "PodDisruptionBudget", ()),
         ("monitoring.podMonitor.enabled", "PodMonitor", (OPEN,)),
-        ("monitoring.prometheusRule.enabled", "PrometheusRule", ()),
+        ("monitoring.prometheusRule.enabled", "PrometheusRule", (OPEN,)),
         ("monitoring.dashboards.enabled", "ConfigMap", ()),
         ("tests.enabled", "Pod", ()),
     ],

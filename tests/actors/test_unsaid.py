@@ -1,0 +1,96 @@
+"""What Ray does not say is not taken for an end: a job is over when its runner is, not while nobody answers for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+
+import actors.leaving
+import actors.office
+import actors.runners
+from actors.api import ControllerJobs
+from actors.controller import CONTROLLER
+from actors.office import Office
+from actors.runners import Runners
+from nereus.errors import NereusError
+from nereus.policy.grants import Ended, Granted, Grants, Launched, NodesSeen, Submitted, after
+from nereus.policy.seating import Node, PoolDevice, Shape
+
+
+def running() -> Grants:
+    """A job that runs on the two devices of a node."""
+    told = Submitted(
+        job="job",
+        resource="nereus_device",
+        shape=Shape(1, 2, False),
+        needed=(0, 1),
+        wanted=(0, 1),
+        is_live=True,
+        seconds={1: 2.0, 2: 1.0},
+        body="",
+    )
+    seats = {0: PoolDevice("a", 0), 1: PoolDevice("a", 1)}
+    seen = NodesSeen(resource="nereus_device", nodes=(Node(id="a", devices=2),))
+    return after(Grants(), (seen, told, Granted(job="job", seats=seats), Launched(job="job")))
+
+
+class Handle:
+    """Of a runner; its method answers with itself, which Ray is then asked for."""
+
+    look = property(lambda self: self)
+
+    def options(self, **_: Any) -> Handle:
+        return self
+
+    def remote(self, *_: Any) -> Handle:
+        return self
+
+
+def ray_says(patch: pytest.MonkeyPatch, error: Exception, *, found: bool) -> None:
+    """What Ray answers: to the question for a name, or once the actor is found, to its call."""
+
+    def raises(*_: Any, **__: Any) -> Any:
+        raise error
+
+    patch.setattr("ray.get_actor", (lambda *_: Handle()) if found else raises)
+    patch.setattr("ray.wait", lambda calls, **_: (calls, []))
+    patch.setattr("ray.get", raises)
+
+
+def test_a_runner_that_ray_does_not_name_in_time_has_not_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray_says(monkeypatch, GetTimeoutError("the GCS server is dead or under high load"), found=False)
+    with pytest.raises(GetTimeoutError):
+        Runners(Path("nowhere")).happened(running())
+
+
+def test_a_runner_that_cannot_be_reached_now_has_not_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray_says(monkeypatch, ActorUnavailableError("the connection broke", b"0" * 16), found=True)
+    assert Runners(Path("nowhere")).happened(running()) == []
+
+
+@pytest.mark.parametrize(("error", "found"), [(ValueError("no such actor"), False), (ActorDiedError(), True)])
+def test_a_runner_that_is_not_there_has(monkeypatch: pytest.MonkeyPatch, error: Exception, found: bool) -> None:
+    ray_says(monkeypatch, error, found=found)
+    (ended,) = Runners(Path("nowhere")).happened(running())
+    assert isinstance(ended, Ended)
+    assert ended.state == "failed"
+
+
+def test_the_api_takes_it_for_a_controller_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray_says(monkeypatch, GetTimeoutError("the GCS server is dead or under high load"), found=False)
+    with pytest.raises(ConnectionError):
+        ControllerJobs(CONTROLLER).names()
+
+
+def test_a_node_is_not_free_while_the_controller_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_answer(*_: Any) -> Any:
+        raise NereusError("the controller does not answer; ask again in a moment")
+
+    monkeypatch.setattr(Office, "ask", no_answer)
+    monkeypatch.setattr(actors.office, "living", lambda: Office(None))
+    assert actors.leaving._granted("a") > 0
+    monkeypatch.setattr(actors.office, "living", lambda: None)
+    assert actors.leaving._granted("a") == 0
