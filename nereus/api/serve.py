@@ -17,8 +17,8 @@ from nereus.api.address import DEFAULT_PORT, LOOPBACK
 TRIED_PORTS = 20
 """Ports from the first on: as many jobs on one machine find a place."""
 
-START_TIMEOUT_S = 10.0
-"""Seconds until a server that does not come up is given up: it takes a tenth of one."""
+START_TIMEOUT_S = 60.0
+"""Seconds until a server that does not come up is given up: it takes a tenth of one, and on a busy machine many."""
 
 
 class Server:

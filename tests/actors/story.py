@@ -192,7 +192,8 @@ def control(ray: Started, told: Story) -> None:
         told.interrupted = waits.wait(PATIENCE_S)
         told.watched = watcher.wait(PATIENCE_S), printed(ray, "second").read_text()
         until(ray, told, "first", lambda job: job["state"] not in ("queued", "starting", "running"))
-    told.stopped = ray.nereus("controller", "stop", "--address", ray.address, timeout_s=PATIENCE_S).stdout
+    stopped = ray.nereus("controller", "stop", "--address", ray.address, timeout_s=PATIENCE_S)
+    told.stopped = stopped.stdout + stopped.stderr
     wait_until(lambda: not ray.workers(), 30)
     told.leftover = [p.command for p in named(everything(ray), "(Runner|Head|JobActor|Controller|Api)")]
 
