@@ -204,7 +204,7 @@ class Controller(RuleBasedStateMachine):
             if self.core.pending:
                 self.post(self.core.pending.pop(0))
             else:
-                self.planner("real")
+                self.planner("real", ANSWER_S)
 
     @precondition(lambda self: self.running() and any(isinstance(e, FACTS) for e in self.seen))
     @rule(place=st.integers(0, 1000))
