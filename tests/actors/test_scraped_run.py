@@ -41,7 +41,7 @@ CHANGES: dict[str, Any] = {
 """To the quickstart: the pool above, transitions that are watched, and checkpoints."""
 
 WITHOUT_FIGURES = {
-    "nereus_canary_payback_steps": "a transition that saved nothing, on a machine that does other work too, never pays",
+    "nereus_canary_": "only transitions that pay are watched, and which ones do depends on how fast the machine is",
 }
 """What need not have come about: it is there, and may be not a number."""
 
