@@ -30,8 +30,8 @@ DASHBOARDS = sorted((ROOT / "helm" / "nereus" / "files" / "dashboards").glob("*.
 STEPS = 26
 
 TRACE = {0: 4, 2: 2, 6: 8, 22: 4, STEPS: 4}
-"""Devices by completed steps: half of the plan's leave, then there are four times as many, then half of those leave. Those that
-come take half a minute to start, which is a dozen steps of a machine that does nothing else."""
+"""Devices by completed steps: half of the plan's leave, then there are four times as many, then half of those leave. What
+comes takes half a minute to start, which is a dozen steps of a machine that does nothing else."""
 
 CHANGES: dict[str, Any] = {
     "steps": STEPS,
