@@ -5,7 +5,7 @@ browser, CLI, Prometheus -> uvicorn (a thread) -> projection <- feed <- head act
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from nereus.api.jobs import Jobs
 from nereus.api.serve import Server
 from nereus.control.effects import News
 from nereus.runtime.controller import Command, Receipt
+from nereus.runtime.standing import Standing
 
 ANSWER_TIMEOUT_S = 5.0
 """Seconds to wait for the head: it answers in milliseconds, and one that restarts is asked again."""
@@ -53,14 +54,21 @@ class ControllerJobs:
     def __init__(self, controller: str) -> None:
         """`controller` is the name of its actor."""
         self._controller = controller
-        self._heads: Mapping[str, str] = {}
+        self._standing: Standing | None = None
 
     def names(self) -> tuple[str, ...]:
-        self._heads = _answer(_named(self._controller).heads.options(concurrency_group="ask").remote())
-        return tuple(self._heads)
+        standing: Standing = _answer(_named(self._controller).standing.options(concurrency_group="ask").remote())
+        self._standing = standing
+        return tuple(standing.heads)
 
     def port(self, name: str) -> HeadPort:
-        return HeadPort(_named(self._heads[name]))
+        if self._standing is None:
+            raise KeyError(name)
+        return HeadPort(_named(self._standing.heads[name]))
+
+    @property
+    def standing(self) -> Standing | None:
+        return self._standing
 
 
 def _named(actor: str) -> Any:
@@ -84,7 +92,7 @@ class Api:
         self._where: tuple[str, int] = ("", 0)
 
     def start(self, port: int = DEFAULT_PORT, host: str = LOOPBACK) -> tuple[str, int]:
-        """Serve on `port` or the next free one, unless it serves already; returns where.
+        """Serve, unless it serves already; returns where: on `port`, or on loopback the next free one.
 
         Raises OSError when none is free, UserError for tokens that cannot be read, or a host that needs some.
         """

@@ -20,16 +20,15 @@ class Asking:
         """Ask for what the jobs want now, if that is not what was asked for."""
         number = asked_for(grants, resource, self._least, self._most)
         if self.latest.get(resource) != number:
-            self.latest[resource] = number
-            self._request()
+            self._request({**self.latest, resource: number})
 
     def withdraw(self) -> None:
         """Ask for nothing any more."""
-        self.latest = {}
-        self._request()
+        self._request({})
 
-    def _request(self) -> None:
-        """One call for all kinds: a request replaces the one before."""
+    def _request(self, numbers: dict[str, int]) -> None:
+        """One call for all kinds: a request replaces the one before. One that fails is made again with the next look."""
         from ray.autoscaler.sdk import request_resources
 
-        request_resources(bundles=[{kind: 1} for kind, number in sorted(self.latest.items()) for _ in range(number)])
+        request_resources(bundles=[{kind: 1} for kind, number in sorted(numbers.items()) for _ in range(number)])
+        self.latest = numbers

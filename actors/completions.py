@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RayTaskError
 
 from nereus.control.events import EndpointDied, Event, OpFailed
 from nereus.layout.catalog import EndpointId
@@ -86,4 +86,7 @@ class Completions:
             return made.failure("it died") if made.failure else EndpointDied(endpoint=made.endpoint, during=made.what)
         except RayTaskError as error:
             return made.failed(str(error.cause or error).splitlines()[0])
+        except RayError as error:
+            # Its answer is lost, as with a node's object store: to the loop that is a call that failed.
+            return made.failed(f"{type(error).__name__}: {error}".splitlines()[0])
         return event

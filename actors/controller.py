@@ -8,7 +8,9 @@ jobs go on meanwhile.
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +24,13 @@ from actors.runner import Outcome
 from actors.runners import Runners
 from actors.served import Served
 from actors.submission import Submission, name_of
-from actors.views import device_views, job_view
+from actors.views import device_counts, job_view, state_of
+from nereus.errors import UserError
 from nereus.policy.allotting import Allotment, allot
-from nereus.policy.grants import Ended, Grants, Launched, NodesSeen, Priced, Record, after
+from nereus.policy.grants import Ended, Grants, NodesSeen, Priced, Record, after
+from nereus.runtime.locking import held
 from nereus.runtime.records import Records
+from nereus.runtime.standing import Standing
 
 CONTROLLER, CONTROLLER_API = "nereus-controller", "nereus-controller-api"
 """The names of its actors."""
@@ -33,7 +38,7 @@ CONTROLLER, CONTROLLER_API = "nereus-controller", "nereus-controller-api"
 CONTROLLER_LANES = {"ask": 1}
 """Questions are answered while it looks."""
 
-RECORDS_FILE = "grants.sqlite"
+RECORDS_FILE, LOCK_FILE = "grants.sqlite", "controller.lock"
 
 LOOK_S = 1.0
 """Seconds between two looks: how soon a device that one job has left goes to the next."""
@@ -75,23 +80,35 @@ class Controller:
         self._served = Served(CONTROLLER_API, CONTROLLER, spec.host, spec.port, spec.token_file)
         self._stopping = False
         self._failed: str | None = None
+        self._failing_since_s: float | None = None
         self._asking = Asking(spec.min_devices, spec.max_devices)
         folder = spec.folder.expanduser().absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        self._records = Records(folder / RECORDS_FILE)
-        self._records.open()
+        self._runners, self._records = Runners(folder), Records(folder / RECORDS_FILE)
+        self._refused = self._opened(folder)
+        if self._refused is None:
+            Thread(target=self._look_for_ever, name="looks", daemon=True).start()
+
+    def _opened(self, folder: Path) -> UserError | None:
+        """Read the records again; why they cannot be kept here, if so."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = held(folder / LOCK_FILE)
+            self._records.open()
+        except (OSError, sqlite3.Error) as error:
+            return UserError(f"--folder: {folder} cannot hold the controller's records: {error}; give another folder")
         known = [record for _, record in self._records.all()]
         self._grants, self._number = after(self._grants, known), len(known)
-        self._runners = Runners(folder)
         for job, claim in self._grants.claims.items():
             if claim.ended is not None:
                 self._runners.bury(job)
-        Thread(target=self._look_for_ever, name="looks", daemon=True).start()
+        return None
 
     # What is asked of it
 
     def start(self) -> str:
-        """Serve the API, unless it is served; returns where. Raises UserError for tokens or a host that cannot be."""
+        """Serve the API, once; returns where. Raises UserError for a folder, tokens or a host that cannot be."""
+        if self._refused is not None:
+            raise self._refused
         return self._served.start()
 
     def submit(self, submission: Submission) -> str:
@@ -123,7 +140,7 @@ class Controller:
                 "api": self._served.url,
                 "folder": str(runners.root),
                 "error": self._failed,
-                "devices": device_views(self._grants, self._asking.latest),
+                "devices": device_counts(self._grants, self._asking.latest),
                 "jobs": [
                     job_view(claim, runners.looks.get(job), latest.get(claim.told.resource), runners.folder(claim))
                     for job, claim in self._grants.claims.items()
@@ -142,11 +159,18 @@ class Controller:
             held = [claim for claim in self._grants.claims.values() if claim.ended is None]
             return sum(seat.node == node for claim in held for seat in claim.seats.values())
 
-    def heads(self) -> Mapping[str, str]:
-        """The running jobs, and the names of their heads."""
+    def standing(self) -> Standing:
+        """What its API has to know."""
         with self._turn:
-            running = [c for c in self._grants.claims.values() if c.is_launched and c.ended is None]
-            return {claim.told.job: head_name(self._runners.folder(claim).name) for claim in running}
+            claims, looks = self._grants.claims, self._runners.looks
+            running = [claim for claim in claims.values() if claim.is_launched and claim.ended is None]
+            since_s = self._failing_since_s
+            return Standing(
+                heads={claim.told.job: head_name(self._runners.folder(claim).name) for claim in running},
+                jobs=Counter(state_of(claim, looks.get(job)) for job, claim in claims.items()),
+                devices=device_counts(self._grants, self._asking.latest),
+                failing_s=0.0 if since_s is None else time.monotonic() - since_s,
+            )
 
     def stop(self) -> None:
         """End all jobs and the API. The actor itself is ended by whoever asks."""
@@ -172,14 +196,17 @@ class Controller:
                 try:
                     self._look()
                     self._served.keep(anew=anew)
-                    self._failed = None
+                    self._failed = self._failing_since_s = None
                 except Exception as error:
                     # One look that fails is told, and made again: jobs run on, and nothing was given that is not recorded.
                     self._failed = f"{type(error).__name__}: {error}"
+                    if self._failing_since_s is None:
+                        self._failing_since_s = time.monotonic()
                 self._turn.wait(LOOK_S)
 
     def _look(self) -> None:
         """Mirror what is, then decide, then act."""
+        self._write(*self._runners.begun(self._grants))
         for kind in {claim.told.resource for claim in self._grants.claims.values() if claim.ended is None}:
             seen = NodesSeen(resource=kind, nodes=devices_of(kind))
             if self._grants.nodes.get(kind) != seen.nodes:
@@ -192,9 +219,8 @@ class Controller:
             self._write(*self._latest[kind].records)
             self._asking.ask(self._grants, kind)
         for claim in self._grants.claims.values():
-            if claim.ended is None and claim.seats and not claim.is_launched:
-                self._runners.launch(claim)
-                self._write(Launched(job=claim.told.job))
+            if claim.is_running and not claim.is_launched:
+                self._write(self._runners.launch(claim))
         self._runners.offer(self._grants, self._number)
 
     def _priced(self) -> list[Record]:

@@ -21,7 +21,7 @@ from actors.runner import RUNNER_LANES, Look, Outcome, Runner, RunnerSpec
 from actors.submission import assignment_of, folder_of
 from nereus.control.offer import Offer
 from nereus.emu.plan import DeviceId
-from nereus.policy.grants import Claim, Ended, Freed, Grants, Record
+from nereus.policy.grants import Claim, Ended, Freed, Grants, Launched, Record
 
 LOOK_TIMEOUT_S = 6.0
 """Seconds for all runners to answer: each waits 5 for its head at most; one that is late is looked at the next time."""
@@ -54,10 +54,18 @@ class Runners:
         """The run's folder."""
         return folder_of(self.root, claim)
 
-    def launch(self, claim: Claim) -> None:
+    def begun(self, grants: Grants) -> list[Record]:
+        """The jobs whose runner was started by a controller that died before it had recorded that."""
+        granted = [claim for claim in grants.claims.values() if claim.is_running and not claim.is_launched]
+        return [Launched(job=claim.told.job) for claim in granted if _handle(claim.told.job) is not None]
+
+    def launch(self, claim: Claim) -> Launched | Ended:
         """Start a job's processes on the devices that it has; it makes no second runner of one that is there."""
         told, folder = assignment_of(claim), self.folder(claim)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return Ended(job=claim.told.job, state="failed", reason=f"its folder cannot be made on the head node: {error}")
         gpu = claim.told.resource == "GPU"
         footing = Footing(
             seats=claim.seats,
@@ -68,6 +76,7 @@ class Runners:
         options = head_options(RUNNER_LANES, name=runner_name(claim.told.job))
         spec = RunnerSpec(told.job, folder, footing, told.checkpoint)
         ray.remote(**options)(Runner).options(lifetime="detached", get_if_exists=True).remote(spec)
+        return Launched(job=claim.told.job)
 
     def happened(self, grants: Grants) -> list[Record]:
         """What the runners tell: devices that were left, jobs that ended."""

@@ -31,7 +31,7 @@ def job_view(claim: Claim, look: Look | None, allotment: Allotment | None, folde
 
 
 def state_of(claim: Claim, look: Look | None) -> str:
-    """`queued`, `starting`, `running`, `finished`, `failed` or `cancelled`."""
+    """One of JOB_STATES."""
     if claim.ended is not None:
         return claim.ended.state
     if claim.is_queued:
@@ -40,14 +40,14 @@ def state_of(claim: Claim, look: Look | None) -> str:
     return "running" if started else "starting"
 
 
-def device_views(grants: Grants, asked: Mapping[str, int]) -> dict[str, dict[str, int | None]]:
+def device_counts(grants: Grants, asked: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """The pool, by kind of device."""
     return {
         kind: {
             "there": sum(node.devices for node in nodes),
             "leaving": sum(node.devices for node in nodes if node.is_leaving),
             "granted": len(grants.taken(kind)),
-            "asked_for": asked.get(kind),
+            "asked_for": asked.get(kind, 0),
         }
         for kind, nodes in grants.nodes.items()
     }

@@ -17,6 +17,7 @@ from nereus.api.problems import Kind, ProblemError
 from nereus.api.requests import Requests, commands, replans
 from nereus.api.schemas import CommandIn, CommandOut, ReplanIn, ReplanOut
 from nereus.runtime.controller import ControllerPort, ReplanCommand, VerbCommand
+from nereus.runtime.standing import Standing
 
 
 class Jobs(Protocol):
@@ -30,6 +31,10 @@ class Jobs(Protocol):
 
     def port(self, name: str) -> ControllerPort:
         """The controller of one job. Raises KeyError when there is none of this name."""
+
+    @property
+    def standing(self) -> Standing | None:
+        """How the controller of several jobs stood when it told the names; None for a single run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,11 @@ class OneJob:
         if name != self.name:
             raise KeyError(name)
         return self.controller
+
+    @property
+    def standing(self) -> None:
+        """There is no controller of several jobs."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,11 @@ class Watch:
     def is_connected(self) -> bool:
         """Whether the latest question for the jobs was answered."""
         return self._lost is None
+
+    @property
+    def standing(self) -> Standing | None:
+        """How the controller of several jobs stands, if there is one."""
+        return self._jobs.standing
 
     def reasons(self) -> list[str]:
         """Why answers cannot be relied on, if so; a job that has just begun is no reason."""

@@ -18,6 +18,10 @@ class Nobody:
     def port(self, name: str) -> ControllerPort:
         raise KeyError(name)
 
+    @property
+    def standing(self) -> None:
+        return None
+
 
 def document() -> str:
     """openapi.json as it is committed."""

@@ -39,7 +39,7 @@ async def metrics(request: Request) -> Response:
     """Everything as Prometheus metrics."""
     watch = _watch(request)
     sources = [Source(one.name, one.feed.projection, one.feed.is_connected, one.feed.num_losses) for one in watch.watched]
-    about = Process(not watch.reasons(), len(sources), request.app.state.requests)
+    about = Process(not watch.reasons(), len(sources), request.app.state.requests, watch.standing)
     return Response(exposition(sources, about), media_type=CONTENT_TYPE)
 
 

@@ -96,6 +96,8 @@ class DecisionOut(Schema):
     code: str
     """The verdict."""
     admitted: bool
+    dry_run: bool
+    """Whether nothing comes of it, whatever the verdict."""
     reason: str
     """One sentence with the numbers."""
     target: dict[str, str]

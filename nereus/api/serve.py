@@ -1,6 +1,6 @@
 """Serves the app from a thread of whatever process it is in: on loopback, or with tokens on any address.
 
-Server(app).start(8420) -> ("127.0.0.1", 8420), or the next free port
+Server(app).start(8420) -> ("127.0.0.1", 8420), or on loopback the next free port
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from threading import Thread
 import uvicorn
 from fastapi import FastAPI
 
+from nereus.api.access import is_loopback
 from nereus.api.address import DEFAULT_PORT, LOOPBACK
 
 TRIED_PORTS = 20
@@ -30,7 +31,7 @@ class Server:
         self._thread: Thread | None = None
 
     def start(self, port: int = DEFAULT_PORT, host: str = LOOPBACK) -> tuple[str, int]:
-        """Serve on `port` or the next free one (0: any); returns where.
+        """Serve on `port` (0: any), or on loopback the next free one; returns where.
 
         Raises OSError when none is free, UserError for a host that others reach while the app has no tokens.
         """
@@ -71,10 +72,14 @@ class Server:
 
 
 def listen(port: int, host: str = LOOPBACK) -> socket.socket:
-    """A listening socket on `host`, at `port` or the next free one."""
+    """A listening socket on `host`, at `port`; on loopback also at the next free one.
+
+    What others reach is at the port that they were told: a Service or a scrape does not look for another one.
+    """
+    tried = TRIED_PORTS if port and is_loopback(host) else 1
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last: OSError | None = None
-    for candidate in range(port, min(port + (TRIED_PORTS if port else 1), 2**16)):
+    for candidate in range(port, min(port + tried, 2**16)):
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -85,4 +90,5 @@ def listen(port: int, host: str = LOOPBACK) -> socket.socket:
             last = error
             continue
         return listener
-    raise OSError(f"{host}: no free port among {TRIED_PORTS} from {port} on: {last}")
+    wanted = f"port {port}" if tried == 1 else f"{tried} ports from {port} on"
+    raise OSError(f"{host}: {wanted} not free ({last}); give another --port")

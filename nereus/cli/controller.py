@@ -1,4 +1,4 @@
-"""The controller of several jobs: started, shown and stopped; and how `nereus run` hands a job over to it."""
+"""The controller of several jobs: started, shown, asked to end a job, stopped; how `nereus run` hands a job over to it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from nereus.cli.display import Display
 from nereus.control.checkpoint import Checkpoint
 from nereus.errors import UserError
+from nereus.runtime.standing import DEVICE_COUNTS
 from nereus.spec.job import Job
 
 
@@ -51,13 +52,27 @@ def show_controller(address: str | None, *, as_json: bool) -> None:
         return
     console = Console()
     for kind, found in with_office["devices"].items():
-        asked = "" if found["asked_for"] is None else f", {found['asked_for']} asked for"
-        console.print(
-            f"{kind}: {found['there']} there, {found['leaving']} leaving, {found['granted']} granted{asked}", highlight=False
-        )
+        counts = ", ".join(f"{found[count]} {count.replace('_', ' ')}" for count in DEVICE_COUNTS)
+        console.print(f"{kind}: {counts}", highlight=False)
     console.print(_jobs_table(with_office["jobs"]) if with_office["jobs"] else "no job yet", highlight=False)
     if with_office["error"]:
         console.print(f"its last look failed: {with_office['error']}", highlight=False, markup=False, soft_wrap=True)
+
+
+def cancel_job(address: str | None, job: str) -> None:
+    """End one job of it, and no other. Raises UserError for a job that it does not have."""
+    where = cluster_address(address)
+    from actors.connection import attached
+
+    with attached(where):
+        office = _office(where)
+        is_told = office.ask("cancel", job, "cancelled by an operator")
+        states = {view["job"]: view["state"] for view in office.ask("status")["jobs"]}
+    if job not in states:
+        known = ", ".join(states) or "none"
+        raise UserError(f"JOB: {job!r} is no job of the controller, whose jobs are: {known}; give one of them")
+    after = "it ends; `nereus controller status` shows when it has" if is_told else f"it was {states[job]} already"
+    Console().print(f"{job}: {after}", highlight=False)
 
 
 def stop_controller(address: str | None) -> None:
@@ -131,14 +146,20 @@ def _say_handed(view: dict[str, Any], *, as_json: bool) -> None:
 
 def _status(address: str) -> dict[str, Any]:
     from actors.connection import attached
-    from actors.office import living
 
     with attached(address):
-        office = living()
-        if office is None:
-            raise UserError(f"no controller lives on the cluster at {address!r}; `nereus controller start` starts one")
-        found: dict[str, Any] = office.ask("status")
+        found: dict[str, Any] = _office(address).ask("status")
         return found
+
+
+def _office(address: str) -> Any:
+    """The controller of the connected cluster. Raises UserError where none lives."""
+    from actors.office import living
+
+    office = living()
+    if office is None:
+        raise UserError(f"no controller lives on the cluster at {address!r}; `nereus controller start` starts one")
+    return office
 
 
 def _jobs_table(jobs: list[dict[str, Any]]) -> Table:

@@ -9,7 +9,9 @@ import typer
 
 from nereus.api.address import DEFAULT_PORT, LOOPBACK
 
-controller = typer.Typer(help="The controller of several jobs on a Ray cluster: start, status, stop.", no_args_is_help=True)
+controller = typer.Typer(
+    help="The controller of several jobs on a cluster: start, status, cancel, stop.", no_args_is_help=True
+)
 
 ClusterAddress = Annotated[
     str | None, typer.Option("--address", envvar="RAY_ADDRESS", help="HOST:PORT of the Ray cluster's head.")
@@ -50,6 +52,17 @@ def controller_status(
     from nereus.cli.controller import show_controller
 
     show_controller(address, as_json=as_json)
+
+
+@controller.command("cancel")
+def controller_cancel(
+    job: Annotated[str, typer.Argument(help="The job, by the name that the controller has given it.")],
+    address: ClusterAddress = None,
+) -> None:
+    """End one job, running or waiting; the others get its devices."""
+    from nereus.cli.controller import cancel_job
+
+    cancel_job(address, job)
 
 
 @controller.command("stop")

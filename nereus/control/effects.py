@@ -161,6 +161,8 @@ class Decision:
     proposal: Proposal
     command: str | None = None
     """The id of the operator's request that it answers."""
+    is_dry_run: bool = False
+    """Whether nothing comes of it, whatever the verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,7 @@ def decision(
         verdict=verdict,
         proposal=proposal,
         command=planning.request.command if planning.request else None,
+        is_dry_run=planning.request is not None and planning.request.dry_run,
     )
 
 

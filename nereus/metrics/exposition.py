@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from nereus.metrics.requests import RequestTallies
 from nereus.runtime.projection import Projection
+from nereus.runtime.standing import Standing
 from nereus.runtime.tallies import Tallies
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -57,6 +58,8 @@ class Process:
     """Whether every controller answered the latest question."""
     num_jobs: int
     requests: RequestTallies
+    standing: Standing | None = None
+    """Of the controller of several jobs; None where it is one run that is served."""
 
 
 Of = TypeVar("Of", Source, Process)

@@ -15,6 +15,7 @@ from nereus.control.phases import End
 from nereus.metrics import (
     api,
     checkpoints,
+    controller,
     cost_model,
     decisions,
     fleet,
@@ -27,8 +28,14 @@ from nereus.metrics import (
 from nereus.metrics.exposition import JOB_LABEL, Described, Process, Source, text
 from nereus.metrics.requests import STATUS_CLASSES, UNMATCHED
 from nereus.policy.admission import Code
+from nereus.runtime.standing import DEVICE_COUNTS, JOB_STATES
 
-OF_PROCESS: tuple[Described[Process], ...] = (*identity.OF_PROCESS, *runtime.OF_PROCESS, *api.OF_PROCESS)
+OF_PROCESS: tuple[Described[Process], ...] = (
+    *identity.OF_PROCESS,
+    *runtime.OF_PROCESS,
+    *controller.OF_PROCESS,
+    *api.OF_PROCESS,
+)
 
 OF_JOBS: tuple[Described[Source], ...] = (
     *identity.OF_JOBS,
@@ -54,6 +61,7 @@ GROUPS = (
     "Cost model",
     "Checkpoints",
     "Runtime",
+    "Controller",
     "API",
 )
 """In the order of the document."""
@@ -110,7 +118,9 @@ LABELS = {
     "path": _listed(transitions.PATHS),
     "verb": _listed(verb.value for verb in Verb),
     "done": _listed(runtime.DONE),
-    "state": _listed(fleet.DEVICE_STATES),
+    "state": f"Of a job's devices: {_listed(fleet.DEVICE_STATES)}; of a controller's: {_listed(DEVICE_COUNTS)}; "
+    f"of its jobs: {_listed(JOB_STATES)}.",
+    "resource": "What Ray calls the kinds of device that jobs of the controller have wanted.",
     "axis": _listed(placement.AXES),
     "code": _listed(code.value for code in Code),
     "end": _listed(end.value for end in End),

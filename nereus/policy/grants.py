@@ -189,10 +189,12 @@ def _after(grants: Grants, record: Record) -> Grants:
 
 
 def _seen(grants: Grants, record: NodesSeen) -> Grants:
-    """The nodes that are there; seats on others are gone with them."""
+    """The nodes that are there; seats on others are gone with them. A job that has not begun starts with all or none."""
     claims = dict(grants.claims)
     for claim in grants.of_kind(record.resource):
         kept = still_there(claim.seats, record.nodes)
+        if not claim.is_launched and len(kept) < len(claim.seats):
+            kept = {}
         claims[claim.told.job] = replace(claim, seats=kept, leaving=claim.leaving & set(kept))
     return Grants(nodes={**grants.nodes, record.resource: record.nodes}, claims=claims)
 

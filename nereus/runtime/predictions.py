@@ -56,7 +56,7 @@ class Predictions:
                     self.steps.add(self.l_step_s, news.step_s)
             case Replanned():
                 self.l_step_s, self.replanned_step = news.current_l_step_s, news.step
-            case Decision() if news.verdict.is_admitted:
+            case Decision() if news.verdict.is_admitted and not news.is_dry_run:
                 self._admitted_s = news.proposal.l_step_s
             case TransitionRecord():
                 self.transitions.add(news.outcome["l_tran_predicted_s"], news.outcome["seconds"])

@@ -206,6 +206,7 @@ class Projection:
                 "triggers": list(decision.triggers),
                 "code": str(verdict.code),
                 "admitted": verdict.is_admitted,
+                "dry_run": decision.is_dry_run,
                 "reason": verdict.reason,
                 "target": dict(decision.target),
                 "stages": plan_dict(Plan(0, proposal.stages)),

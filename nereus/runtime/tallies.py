@@ -148,6 +148,9 @@ class Tallies:
             self.stage_runs[name] += 1
 
     def _count_decision(self, decision: Decision) -> None:
+        """Nothing comes of a dry run, so it counts as none."""
+        if decision.is_dry_run:
+            return
         verdict = decision.verdict
         self.decisions[str(verdict.code)] += 1
         if verdict.code is Code.ADMITTED:

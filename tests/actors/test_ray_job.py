@@ -132,7 +132,7 @@ def test_a_stopped_job_leaves_no_actor(local: Local) -> None:
     wait_until(lambda: set(local.run_folders()) - before, START_S)
     (folder,) = set(local.run_folders()) - before
     wait_until(lambda: '"step"' in "".join(log.read_text() for log in folder.glob("events.jsonl")), START_S)
-    assert len(named(descendants(local.process.pid), "Worker")) >= 4
+    wait_until(lambda: len(named(descendants(local.process.pid), "Worker")) >= 4, START_S)
     local.stop(submission)
     wait_until(lambda: not local.living_actors(), STOP_S)
     wait_until(lambda: not named(descendants(local.process.pid), "Worker"), STOP_S)
