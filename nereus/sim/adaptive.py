@@ -20,7 +20,7 @@ from nereus.control.phases import Waiting
 from nereus.control.state import JobState
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.errors import NereusError
-from nereus.planner.outline_pricing import OutlinePricing
+from nereus.planner.outline_pricing import OutlinePricing, first_pricings
 from nereus.planner.pricing import Devices, Lengths
 from nereus.policy.notice import give_up_at
 from nereus.policy.proposal import propose
@@ -85,8 +85,10 @@ class Adaptive:
                 self.ledger.spend(began, scenario.duration_s, Cause.PAUSED, "no plan fits")
                 return
         self.ledger.spend(began, self._facts.now_s, Cause.PAUSED, "no plan fits")
+        plan, prior = first
         ports = SimPorts(self._facts, scenario.states, scenario.truth, scenario.speeds, self._choose)
-        config = config_of(scenario.outline, scenario.models, scenario.states, first, scenario.policy, scenario.checkpoint)
+        outline, models, policy = scenario.outline, scenario.models, scenario.policy
+        config = config_of(outline, models, scenario.states, plan, policy, scenario.checkpoint, prior)
         state = JobState(config=replace(config, links=scenario.links), step=self._step)
         if self._driver_state is not None:
             old = self._driver_state
@@ -98,18 +100,23 @@ class Adaptive:
         self._ask(JobStarted(devices=self._pool.usable))
         ports.starts_at_once = False
 
-    def _first_plan(self) -> dict[str, StagePlan] | None:
+    def _first_plan(self) -> tuple[dict[str, StagePlan], OutlinePricing] | None:
+        """The plan that the job begins with, and the pricing that it was found with; None while none fits."""
         scenario = self._scenario
         pool = Devices(self._pool.usable, scenario.node_of)
         if not pool.ids:
             return None
-        known = self._driver_state.pricing if self._driver_state else None
-        pricing = known or OutlinePricing(outline=scenario.outline, models=scenario.models)
+        if self._driver_state is None:
+            pricings = first_pricings(scenario.outline, scenario.models)
+        else:
+            assert isinstance(self._driver_state.pricing, OutlinePricing)
+            pricings = iter((self._driver_state.pricing,))
         expected = scenario.curve.at(self._step + 1)
-        lengths = pricing.lengths(expected.mean, range(self._step + 1, self._step + 2))
-        for target in pricing.search(pool, lengths, 1):
-            ids = {name: tuple(pool.ids[at] for at in plan.devices) for name, plan in target.stages.items()}
-            return {name: replace(plan, devices=ids[name]) for name, plan in target.stages.items()}
+        for pricing in pricings:
+            lengths = pricing.lengths(expected.mean, range(self._step + 1, self._step + 2))
+            for target in pricing.search(pool, lengths, 1):
+                ids = {name: tuple(pool.ids[at] for at in plan.devices) for name, plan in target.stages.items()}
+                return {name: replace(plan, devices=ids[name]) for name, plan in target.stages.items()}, pricing
         return None
 
     def _down(self, why: str) -> None:

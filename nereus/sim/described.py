@@ -62,8 +62,9 @@ def config_of(
     first: Mapping[str, StagePlan],
     policy: Policy,
     checkpoint: CheckpointRule | None,
+    prior: OutlinePricing,
 ) -> JobConfig:
-    """What the controller needs to know of the job."""
+    """What the controller needs to know of the job; `prior` found its first plan."""
     return JobConfig(
         algorithm=outline.algorithm,
         mode="async" if outline.asynchronous else "sync",
@@ -74,7 +75,7 @@ def config_of(
         generates=ACTOR_GENERATION,
         num_kv_heads=models["actor"].decoder.num_kv_heads,
         node_of=node_of(outline),
-        prior=OutlinePricing(outline=outline, models=models),
+        prior=prior,
         pool_is_live=True,
         checkpoint=checkpoint,
     )
