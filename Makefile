@@ -9,6 +9,9 @@ SBOM := --pyproject pyproject.toml --output-reproducible --output-format JSON --
 
 PURE_TESTS := tests/spec tests/layout tests/emu tests/transition tests/planner tests/policy tests/control tests/monitor tests/sim tests/api tests/metrics tests/cost tests/integrations tests/runtime tests/cli tests/test_errors.py tests/test_docs.py tests/test_site.py
 
+# As many as there are cores; what starts processes of its own (Gloo, Ray) needs them all, so it runs alone.
+SIDE_BY_SIDE := --numprocesses=auto --dist=loadfile
+
 .PHONY: help install tools run check test docs reference wheel lock licenses sbom clean
 
 help:
@@ -46,10 +49,11 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry --no-ansi .
-	$(BIN)/python -m pytest $(PURE_TESTS) -m "not thorough"
+	$(BIN)/python -m pytest $(PURE_TESTS) -m "not thorough" $(SIDE_BY_SIDE)
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not ray and not gloo" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "ray or gloo"
 
 docs: install
 	$(BIN)/zensical build --strict --clean

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nereus.control.state import JobState
 from nereus.emu.plan import StagePlan
 from nereus.layout.layout import Layout
@@ -19,9 +17,8 @@ def targets(state: JobState, entry: ScriptedTransition) -> dict[str, StagePlan]:
 
 def _target(state: JobState, stage: str, choice: StageChoice) -> StagePlan:
     device_of = {endpoint: device for device, endpoint in state.endpoint_of.items()}
-    node_of, current, layout = state.config.node_of, state.emus[stage], Layout(choice.tp, choice.pp)
-    arranged = arrange(current, stage, layout, choice.dp, choice.devices, device_of, node_of, choice.micro_batch)
-    arranged = replace(arranged, recompute=choice.recompute)
+    node_of, current = state.config.node_of, state.emus[stage]
+    arranged = arrange(current, first_plan(stage, choice), device_of, node_of)
     return most_resident(arranged, current, state.config.states[stage], device_of, node_of)
 
 

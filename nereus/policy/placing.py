@@ -20,13 +20,11 @@ def place(snapshot: Snapshot, plan: StagePlan, seats: Sequence[DeviceId] | None 
     """Choose devices for a stage plan, unless it has seats, and rank them by residency, if anything resides."""
     devices = list(seats) if seats is not None else _nearest(snapshot, plan)
     device_of = {endpoint: device for device, endpoint in snapshot.endpoint_of.items()}
-    layout, node_of = plan.layout, snapshot.node_of
+    node_of, wanted = snapshot.node_of, replace(plan, devices=tuple(devices))
     current, state = snapshot.emus[plan.stage], snapshot.states[plan.stage]
     if not current:
-        return replace(plan, devices=tuple(devices))
-    arranged = arrange(current, plan.stage, layout, plan.dp, devices, device_of, node_of, plan.micro_batch)
-    arranged = replace(arranged, zero1=plan.zero1, recompute=plan.recompute)
-    placed = most_resident(arranged, current, state, device_of, node_of)
+        return wanted
+    placed = most_resident(arrange(current, wanted, device_of, node_of), current, state, device_of, node_of)
     in_order = replace(placed, devices=tuple(sorted(devices, key=lambda d: (node_of[d], d))))
     # Residency must not tear a TP group apart: whole groups node by node instead, which the search has counted.
     return in_order if _crosses_nodes(placed, node_of) and not _crosses_nodes(in_order, node_of) else placed

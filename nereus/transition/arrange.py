@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
 from nereus.emu.plan import DeviceId, StagePlan
 from nereus.emu.primitives import grouped, joined_slots
 from nereus.emu.unit import Emu
 from nereus.layout.catalog import EndpointId
-from nereus.layout.layout import Layout
 
 
 def arrange(
     current: tuple[Emu, ...],
-    stage: str,
-    layout: Layout,
-    dp: int,
-    devices: Iterable[DeviceId],
+    wanted: StagePlan,
     device_of: Mapping[EndpointId, DeviceId],
     node_of: Mapping[DeviceId, int],
-    micro_batch: int = 1,
 ) -> StagePlan:
-    """A stage plan over exactly these devices whose slots coincide with the current units of T_sub where they can.
+    """The same plan, its devices in an order in which its slots coincide with the current units of T_sub where they can.
 
     The devices of each unit that stay form slots of T_sub among themselves; those that are left over form new slots in
     order. Slots are then joined node by node, so that a TP group that is made of several stays inside a node where it can.
     """
+    layout, dp = wanted.layout, wanted.dp
     sub = current[0].layout.common(layout)
-    free = sorted(devices)
+    free = sorted(wanted.devices)
     slots: list[tuple[DeviceId, ...]] = []
     for emu in current:
         stay = [endpoint for endpoint in emu.endpoints if device_of.get(endpoint) in free]
@@ -44,4 +41,4 @@ def arrange(
     for i in range(0, len(slots), per_unit):
         names = [tuple(map(str, slot)) for slot in slots[i : i + per_unit]]
         ordered.extend(int(device) for device in joined_slots(names, layout, sub))
-    return StagePlan(stage, layout, dp, tuple(ordered), micro_batch)
+    return replace(wanted, devices=tuple(ordered))

@@ -257,8 +257,7 @@ def _ranked(
         return plan
     owner = {endpoint: device for device, endpoint in endpoint_of.items()}
     nodes = {device: question.node_of(device) for device in endpoint_of}
-    arranged = arrange(current, plan.stage, plan.layout, plan.dp, plan.devices, owner, nodes, plan.micro_batch)
-    arranged = replace(arranged, zero1=plan.zero1, recompute=plan.recompute)
+    arranged = arrange(current, plan, owner, nodes)
     return most_resident(arranged, current, question.states[plan.stage], owner, nodes)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -25,7 +24,6 @@ from tests.builders import (
     DEVICE_OF,
     ENDPOINT_OF,
     ONE_NODE,
-    STAGE,
     UnitNames,
     degrees,
     devices_of,
@@ -59,8 +57,7 @@ def target_plan(current: tuple[Emu, ...], text: str, state: StateSpec | None = N
     held = [device for unit in sub_units(current, text) for device in devices_of(unit)]
     free = [device for device in range(16) if device not in held]
     devices = [*held, *free][: layout.size * found["dp"]]
-    arranged = arrange(current, STAGE, layout, found["dp"], devices, DEVICE_OF, ONE_NODE)
-    plan = replace(arranged, zero1=bool(found["zero"]))
+    plan = arrange(current, make_plan(text, devices=devices), DEVICE_OF, ONE_NODE)
     return plan if state is None else most_resident(plan, current, state, DEVICE_OF, ONE_NODE)
 
 

@@ -17,7 +17,6 @@ from tests.builders import (
     DEVICE_OF,
     ENDPOINT_OF,
     ONE_NODE,
-    STAGE,
     degrees,
     devices_of,
     endpoints_of,
@@ -202,7 +201,7 @@ def test_units_of_both_nodes_shrink_onto_one_node() -> None:
 def test_every_target_is_reached_on_any_devices(source: str, target: str, order: list[int]) -> None:
     """Compositions of the primitives cover every transition of the plan space (paper, section 5.2)."""
     current, size = current_emus(source), make_layout(target).size * degrees(target)["dp"]
-    plan = arrange(current, STAGE, make_layout(target), degrees(target)["dp"], order[:size], DEVICE_OF, ONE_NODE)
+    plan = arrange(current, make_plan(target, devices=order[:size]), DEVICE_OF, ONE_NODE)
     dag = local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
     assert end_of(current, dag, any_topological_order(dag, Random(1))) == frozenset(dag.result)
 
@@ -225,5 +224,5 @@ def test_slot_that_overlaps_the_only_replica_is_read_from_a_newborn_one() -> Non
 def test_unit_that_loses_the_second_half_of_its_devices_shrinks_onto_the_first(source: str, target: str) -> None:
     """Every transition of the plan space is covered by compositions of the primitives (paper, section 5.2)."""
     current, size = make_emus(source), make_layout(target).size
-    plan = arrange(current, STAGE, make_layout(target), 1, range(size), DEVICE_OF, ONE_NODE)
+    plan = arrange(current, make_plan(target, devices=range(size)), DEVICE_OF, ONE_NODE)
     local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)

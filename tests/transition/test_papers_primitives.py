@@ -9,7 +9,7 @@ import pytest
 from nereus.emu.unit import Emu
 from nereus.transition.arrange import arrange
 from nereus.transition.local import local_dag
-from tests.builders import DEVICE_OF, ENDPOINT_OF, ONE_NODE, STAGE, devices_of, make_emu, make_emus, make_layout
+from tests.builders import DEVICE_OF, ENDPOINT_OF, ONE_NODE, devices_of, make_emu, make_emus, make_plan
 from tests.transition.scenarios import counts, dag_between, sub_units, written
 
 
@@ -29,13 +29,13 @@ def test_reward_inference_of_figure_6_is_split_in_four_loses_two_and_merges_two(
 def _kept_devices(current: tuple[Emu, ...]) -> tuple[int, ...]:
     """The devices, in rank order, of a (tp8, pp2) unit over the first two units of T_sub."""
     devices = [device for unit in sub_units(current, "tp8 pp2")[:2] for device in devices_of(unit)]
-    return arrange(current, STAGE, make_layout("tp8 pp2"), 1, devices, DEVICE_OF, ONE_NODE).devices
+    return arrange(current, make_plan("tp8 pp2", devices=devices), DEVICE_OF, ONE_NODE).devices
 
 
 def test_reward_inference_of_figure_6_releases_gpus_49_to_64() -> None:
     """The paper's own GPUs: the two Destroys release 49-64, for which the actor and the critic wait."""
     current = make_emus("tp4 pp8", devices=range(33, 65))
-    plan = arrange(current, STAGE, make_layout("tp8 pp2"), 1, range(33, 49), DEVICE_OF, ONE_NODE)
+    plan = arrange(current, make_plan("tp8 pp2", devices=range(33, 49)), DEVICE_OF, ONE_NODE)
     dag = local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
     destroyed = [device for verb, units in written(dag) if verb == "Destroy" for unit in units for device in unit]
     assert sorted(destroyed) == list(range(49, 65))
@@ -44,7 +44,7 @@ def test_reward_inference_of_figure_6_releases_gpus_49_to_64() -> None:
 def test_actor_of_the_16_to_32_example_extends_both_units_and_merges_pairs() -> None:
     """(tp1, pp4) x 2 -> (tp2, pp4) x 2: T_sub = (1, 4), so no Split, no Destroy (paper, section 5.1)."""
     current = make_emus("pp4 dp2", devices=range(8))
-    plan = arrange(current, STAGE, make_layout("tp2 pp4"), 2, [*range(8), *range(16, 24)], DEVICE_OF, ONE_NODE)
+    plan = arrange(current, make_plan("tp2 pp4 dp2", devices=[*range(8), *range(16, 24)]), DEVICE_OF, ONE_NODE)
     dag = local_dag(current, plan, ENDPOINT_OF, birth_epoch=1)
     assert [(verb, [len(d) for d in units]) for verb, units in written(dag)] == [
         ("Extend", [4]),

@@ -17,7 +17,6 @@ from tests.builders import (
     DEVICE_OF,
     ENDPOINT_OF,
     ONE_NODE,
-    STAGE,
     degrees,
     make_emus,
     make_layout,
@@ -113,7 +112,7 @@ def test_assignment_sends_no_tp_group_over_more_nodes() -> None:
     """A TP group talks in every layer; what a change of plan saves once is not worth that."""
     for seed in range(80):
         current, plan = random_case(seed)
-        arranged = arrange(current, STAGE, plan.layout, plan.dp, plan.devices, DEVICE_OF, TWO_NODES)
+        arranged = arrange(current, plan, DEVICE_OF, TWO_NODES)
         found = placed(arranged, current, TWO_NODES)
         assert crossings(found, TWO_NODES) <= crossings(arranged, TWO_NODES), seed
 

@@ -23,7 +23,6 @@ from tests.builders import (
     ONE_NODE,
     devices_of,
     make_emus,
-    make_layout,
     make_model,
     make_plan,
     make_state,
@@ -70,7 +69,7 @@ FIGURE_6 = {
 }
 
 
-SHRUNK = arrange(FIGURE_6[REWARD], REWARD, make_layout("tp8 pp2"), 1, range(33, 49), DEVICE_OF, ONE_NODE)
+SHRUNK = arrange(FIGURE_6[REWARD], make_plan("tp8 pp2", stage=REWARD, devices=range(33, 49)), DEVICE_OF, ONE_NODE)
 """Reward goes from (4, 8) on 33-64 to (8, 2) on 33-48."""
 
 
@@ -174,7 +173,7 @@ def thirty_two(*, fuse: bool) -> Transition:
     """Actor (1, 4) x 2 -> (2, 4) x 2 with 17-24, critic (1, 4) x 2 -> (1, 4) x 4 with 25-32."""
     actor = [*range(1, 9), *range(17, 25)]
     targets = {
-        ACTOR: arrange(SIXTEEN[ACTOR], ACTOR, make_layout("tp2 pp4"), 2, actor, DEVICE_OF, ONE_NODE),
+        ACTOR: arrange(SIXTEEN[ACTOR], make_plan("tp2 pp4 dp2", stage=ACTOR, devices=actor), DEVICE_OF, ONE_NODE),
         CRITIC: make_plan("pp4 dp4", stage=CRITIC, devices=[*range(9, 17), *range(25, 33)]),
     }
     return transition_of(SIXTEEN, targets, fuse=fuse)

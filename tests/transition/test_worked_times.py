@@ -23,7 +23,7 @@ from nereus.transition.estimate import LinkRates, op_seconds, transition_seconds
 from nereus.transition.ops import Op, Transition
 from nereus.transition.planning import planned
 from nereus.transition.verdicts import Found
-from tests.builders import DEVICE_OF, ENDPOINT_OF, ONE_NODE, make_emus, make_layout, make_plan
+from tests.builders import DEVICE_OF, ENDPOINT_OF, ONE_NODE, make_emus, make_plan
 from tests.transition.scenarios import always
 from tests.transition.test_worked_examples import ACTOR, CRITIC, FIGURE_6, REWARD, SHRUNK, SIXTEEN
 
@@ -106,7 +106,9 @@ def test_figure_6_unfused_takes_80_ms_longer() -> None:
 
 
 THIRTY_TWO = {
-    ACTOR: arrange(SIXTEEN[ACTOR], ACTOR, make_layout("tp2 pp4"), 2, [*range(1, 9), *range(17, 25)], DEVICE_OF, ONE_NODE),
+    ACTOR: arrange(
+        SIXTEEN[ACTOR], make_plan("tp2 pp4 dp2", stage=ACTOR, devices=[*range(1, 9), *range(17, 25)]), DEVICE_OF, ONE_NODE
+    ),
     CRITIC: make_plan("pp4 dp4", stage=CRITIC, devices=[*range(9, 17), *range(25, 33)]),
 }
 
