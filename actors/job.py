@@ -95,14 +95,19 @@ class JobActor:
         self._followed = release.followed.epoch
         return release
 
-    def seal(self, tag: str, written: tuple[StateWritten, ...], digests: StageDigests) -> StateSealed:
-        """Make a checkpoint of the shares that workers have written; the loop waits at the boundary meanwhile."""
-        spec, job = self._spec, self._spec.job
+    def seal(self, tag: str, step: int, written: tuple[StateWritten, ...], digests: StageDigests) -> StateSealed:
+        """Make a checkpoint of the shares that workers have written; the loop waits at the boundary after `step` meanwhile.
+
+        Raises NereusError where it does not: its own state would be of another step than the shares.
+        """
+        spec, job, loop = self._spec, self._spec.job, self._loop.state()
+        if loop["step"] != step:
+            raise NereusError(f"the shares of {tag} are of step {step}, and the loop has done {loop['step']}")
         index = index_of(
             job=job.name,
             run=spec.folder.name,
             tag=tag,
-            loop=self._loop.state(),
+            loop=loop,
             states=describe(job).states,
             written=written,
             digests=digests,

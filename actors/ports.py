@@ -120,7 +120,7 @@ class RayPorts:
             self._submit(endpoint, Lane.TRANSFER, "save", tag, folder, units, dict(self._config.states))
 
     def seal(self, tag: str, step: int, written: Iterable[StateWritten], digests: StageDigests) -> None:
-        sealed = call_watch(self._job, "seal", tag, tuple(written), digests)
+        sealed = call_watch(self._job, "seal", tag, step, tuple(written), digests)
         self._completions.add(sealed, "job", f"seal {tag}")
 
     def restore(self, epoch: int, folder: str, emus: Iterable[Emu]) -> None:
