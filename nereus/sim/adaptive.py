@@ -16,7 +16,7 @@ from math import inf
 from nereus.control.checkpoint import Restored, Saved
 from nereus.control.effects import Decision, TransitionRecord
 from nereus.control.events import BoundaryReached, Event, JobStarted, PoolChanged, StepLost, StepStopped
-from nereus.control.phases import Waiting
+from nereus.control.phases import Admitted, Waiting
 from nereus.control.state import JobState
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.errors import NereusError
@@ -145,7 +145,11 @@ class Adaptive:
         """
         leaving = self._pool.leaving.items() - self._given_up
         ends = [end for device, end in leaving if device in plan.devices]
-        return give_up_at(self._facts.now_s, self._began_s, min(ends), self._expected_s) if ends else inf
+        if not ends:
+            return inf
+        phase = self._driver.state.phase if self._driver else None
+        l_tran_s = phase.l_tran_s if isinstance(phase, Admitted) else None
+        return give_up_at(self._facts.now_s, self._began_s, min(ends), self._expected_s, l_tran_s)
 
     @property
     def _expected_s(self) -> float | None:
@@ -172,7 +176,7 @@ class Adaptive:
                 else:
                     self._down("the last copy of a model-stage was lost")
                 return
-            given_up = min(given_up, self._give_up_at(plan))
+            given_up = self._give_up_at(plan)
         if given_up < end:
             self._facts.now_s = given_up
             self.ledger.spend(began, given_up, Cause.REDONE, what)
