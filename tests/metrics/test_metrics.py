@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,17 @@ def test_prediction_of_steps_is_that_of_the_plan_in_force() -> None:
     assert value(series, "nereus_cost_step_predicted_seconds_sum") == 2.0 + 1.5
     assert value(series, "nereus_cost_step_error_seconds_sum") == 0.0 + 1.5
     assert value(series, "nereus_cost_prediction_age_steps") == 3
+
+
+def test_dry_run_counts_as_no_decision_and_its_plan_is_not_expected_to_come() -> None:
+    """Steps of 2 s on a plan of 2 s: what a dry run admits would take 1.5 s, and leads nowhere."""
+    dry = replace(decision(Code.ADMITTED), is_dry_run=True)
+    news = [started(), replanned(1, "pool"), step(2), dry, transition(1), step(3)]
+    series = of_projection(*news)
+    assert value(series, "nereus_decisions_total", code="admitted") == 0
+    assert value(series, "nereus_admitted_gain_seconds_count") == 0
+    assert value(series, "nereus_cost_step_predicted_seconds_count") == 1
+    assert value(series, "nereus_cost_step_predicted_seconds_sum") == 2.0
 
 
 def test_return_to_a_checkpoint_ages_no_prediction() -> None:
