@@ -26,10 +26,12 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the lock of the folder."""
     command = [sys.executable, "-c", HOLDER, str(tmp_path / "controller.lock")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        yield process
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.usefixtures("holder")
