@@ -210,11 +210,11 @@ def control(ray: Started, told: Story) -> None:
         assert detached.returncode == 0, detached.stderr
         waits = background(ray, "run", str(huge), "--address", ray.address)
         watcher = background(ray, "run", str(second), "--address", ray.address, "--json")
-        cancel(ray, told, spare)
         until(ray, told, "second", lambda job: (job["step"] or 0) >= 1)
         kill_controller(ray)
         waits.send_signal(signal.SIGINT)
         told.interrupted = waits.wait(PATIENCE_S)
+        cancel(ray, told, spare)
         told.watched = watcher.wait(PATIENCE_S), printed(ray, "second").read_text()
         until(ray, told, "first", lambda job: job["state"] not in ("queued", "starting", "running"))
     stopped = ray.nereus("controller", "stop", "--address", ray.address, timeout_s=PATIENCE_S)
@@ -224,7 +224,7 @@ def control(ray: Started, told: Story) -> None:
 
 
 def cancel(ray: Started, told: Story, path: Path) -> None:
-    """Hand over a job that finds no room, and cancel it by the command; while the others start."""
+    """Hand over a job that finds no room, and cancel it by the command; the others run on meanwhile."""
     detached = ray.nereus("run", str(path), "--address", ray.address, "--detach", timeout_s=PATIENCE_S)
     assert detached.returncode == 0, detached.stderr
     for job in (path.stem, path.stem, "nobody"):
