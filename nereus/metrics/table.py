@@ -95,7 +95,8 @@ scrape_configs:
 
 The dashboards in `helm/nereus/files/dashboards` show all of them; `python -m deploy.grafana` makes these files. The alerts
 are in `helm/nereus/files/alerts.yaml`, and [docs/runbooks.md](runbooks.md) says what to do. What is tested: every query of
-every panel has data in a Prometheus that scraped a real run, in which no alert fires; each alert fires in a test of its own.
+every panel has data in a Prometheus that scraped a real run, or a real controller of several jobs for those of the group
+Controller, and no alert fires meanwhile; each alert fires in a test of its own.
 What is not: how Grafana draws the dashboards, since none was at hand.
 
 | label | values |

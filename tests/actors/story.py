@@ -1,6 +1,6 @@
 """What happens on one cluster of `ray start`, from its start to the end of the last job: looked at by several tests.
 
-submit, ship: Ray jobs -> follow: a raylet dies, a node takes its leave -> control: two jobs at once, one that waits
+submit, ship: Ray jobs -> follow: a raylet dies, a node takes its leave -> control: two jobs at once, two that wait
 """
 
 from __future__ import annotations
@@ -29,9 +29,14 @@ from tests.actors import journals
 from tests.actors.clusters import ROOT, Started
 from tests.actors.jobs import GENERATION, REFERENCE, TINY, TRAINING, stage
 from tests.actors.processes import descendants, named, wait_until
+from tests.metrics.prometheus import PROMETHEUS, Prometheus, scraping
+from tests.metrics.queries import shown
 
 PATIENCE_S = 240.0
 """For a machine that does other work beside."""
+
+VIEWER, OPERATOR = "look-only-0123456789", "may-do-all-0123456789"
+"""The tokens of the controller's API."""
 
 SAMPLER = """
 import json, sys, time, ray
@@ -66,6 +71,19 @@ def job_file(folder: Path, name: str, steps: int, dp: int, speed: float, **field
     return path
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scraped:
+    """What a Prometheus that scraped the controller's API came to."""
+
+    without_data: list[str]
+    """Queries of panels about a controller of several jobs that show no number."""
+    num_queries: int
+    fired: list[str]
+    """Alerts."""
+    most_running: float
+    """Jobs that ran at once, at most."""
+
+
 @dataclass
 class Story:
     """What happened on one cluster, from its start to the end of the last job."""
@@ -81,6 +99,10 @@ class Story:
     statuses: list[dict[str, Any]] = field(default_factory=list)
     watched: tuple[int, str] = (-1, "")
     interrupted: int = -1
+    cancelled: list[subprocess.CompletedProcess[str]] = field(default_factory=list)
+    """Of a job that waits, of that job again, of one that there is not."""
+    scraped: Scraped | None = None
+    """None where there is no Prometheus."""
     stopped: str = ""
     leftover: list[str] = field(default_factory=list)
 
@@ -168,20 +190,22 @@ def alone(ray: Started, told: Story, name: str, steps: int, happens: Callable[[i
 
 
 def control(ray: Started, told: Story) -> None:
-    """Two jobs at once, a third that finds no room, and a controller that dies meanwhile."""
+    """Two jobs at once, two that find no room, and a controller that dies meanwhile."""
     told.controller = ray.folder / "controller"
     tokens = ray.folder / "tokens"
-    tokens.write_text("viewer:look-only-0123456789\noperator:may-do-all-0123456789\n")
+    tokens.write_text(f"viewer:{VIEWER}\noperator:{OPERATOR}\n")
     start = ("controller", "start", "--folder", str(told.controller), "--port", "0", "--token-file", str(tokens))
     # As the chart starts it: by a Ray job, which knows its cluster, and which it outlives.
     command = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", ray.url]
     first = ray.run(*command, "--", sys.executable, "-m", "nereus", *start, timeout_s=PATIENCE_S)
     again = ray.nereus(*start, "--address", ray.address, timeout_s=PATIENCE_S)
     told.started = first.stdout + first.stderr, again.stdout + again.stderr
-    with sampling(ray, told):
+    with sampling(ray, told), scraped(ray, told):
         first, second = (job_file(ray.folder, name, steps, 2, 0.06) for name, steps in (("first", 24), ("second", 10)))
         wide = {"nodes": 4, "devices_per_node": 2, "device": {"memory": "256MiB"}}
-        huge = job_file(ray.folder, "huge", 2, 2, 0.1, cluster=wide, policy={"adapt": False})
+        huge, spare = (
+            job_file(ray.folder, name, 2, 2, 0.1, cluster=wide, policy={"adapt": False}) for name in ("huge", "spare")
+        )
         detached = ray.nereus("run", str(first), "--address", ray.address, "--detach", timeout_s=PATIENCE_S)
         assert detached.returncode == 0, detached.stderr
         waits = background(ray, "run", str(huge), "--address", ray.address)
@@ -190,12 +214,26 @@ def control(ray: Started, told: Story) -> None:
         kill_controller(ray)
         waits.send_signal(signal.SIGINT)
         told.interrupted = waits.wait(PATIENCE_S)
+        cancel(ray, told, spare)
         told.watched = watcher.wait(PATIENCE_S), printed(ray, "second").read_text()
         until(ray, told, "first", lambda job: job["state"] not in ("queued", "starting", "running"))
     stopped = ray.nereus("controller", "stop", "--address", ray.address, timeout_s=PATIENCE_S)
     told.stopped = stopped.stdout + stopped.stderr
     wait_until(lambda: not ray.workers(), 30)
     told.leftover = [p.command for p in named(everything(ray), "(Runner|Head|JobActor|Controller|Api)")]
+
+
+def cancel(ray: Started, told: Story, path: Path) -> None:
+    """Hand over a job that finds no room, and cancel it by the command; the others run on meanwhile."""
+    detached = ray.nereus("run", str(path), "--address", ray.address, "--detach", timeout_s=PATIENCE_S)
+    assert detached.returncode == 0, detached.stderr
+    for job in (path.stem, path.stem, "nobody"):
+        told.cancelled.append(ray.nereus("controller", "cancel", job, "--address", ray.address, timeout_s=PATIENCE_S))
+
+
+def api_of(output: str) -> str:
+    """The address in what `nereus controller start` prints."""
+    return next(line.split("API at ")[1].split()[0] for line in output.splitlines() if "API at " in line)
 
 
 def everything(ray: Started) -> set[Any]:
@@ -249,6 +287,32 @@ def kill_controller(ray: Started) -> None:
     (victim,) = named(everything(ray), "Controller")
     os.kill(victim.pid, signal.SIGKILL)
     wait_until(lambda: [p for p in named(everything(ray), "Controller") if p.pid != victim.pid], PATIENCE_S)
+
+
+@contextmanager
+def scraped(ray: Started, told: Story) -> Iterator[None]:
+    """A Prometheus that scrapes the controller's API all the while, with the viewer's token."""
+    if PROMETHEUS is None:
+        yield
+        return
+    scrape = {"job_name": "nereus", "authorization": {"credentials": VIEWER}}
+    with scraping(api_of(told.started[1]), ray.folder / "prometheus", scrape) as server:
+        began_s = time.time()
+        yield
+        told.scraped = what_it_saw(server, began_s)
+
+
+def what_it_saw(server: Prometheus, began_s: float) -> Scraped:
+    """Asked while the controller still answers."""
+    last_s = server.last_scrape_s(began_s, time.time())
+    queries = [query for query in shown() if query.is_of_several_jobs]
+    running = server.over('nereus_controller_jobs{state="running"}', began_s, last_s)
+    return Scraped(
+        without_data=server.without_data(queries, began_s, last_s),
+        num_queries=len(queries),
+        fired=server.fired(began_s, last_s),
+        most_running=max(value for _, values in running for value in values),
+    )
 
 
 @contextmanager

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from nereus.control.events import EndpointDied, PoolChanged, StepLost
-from nereus.policy.grants import Ended, Withdrawn
 from nereus.policy.seating import PoolDevice
 from tests.actors import journals
 from tests.actors.clusters import cluster
-from tests.actors.story import Story, at, holdings, recorded, tell
+from tests.actors.story import Story, api_of, at, holdings, recorded, tell
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 
@@ -99,8 +98,7 @@ def test_a_controller_that_a_ray_job_has_started_outlives_it_and_is_not_started_
     first, again = story.started
     assert "started; API at http://127.0.0.1:" in first
     assert "it runs already; API at http://127.0.0.1:" in again
-    url = [line.split("API at ")[1].split()[0] for line in (*first.splitlines(), *again.splitlines()) if "API at " in line]
-    assert len(set(url)) == 1
+    assert api_of(first) == api_of(again)
 
 
 def test_two_jobs_run_at_once_and_both_finish_through_the_death_of_their_controller(story: Story) -> None:
@@ -124,10 +122,31 @@ def test_a_job_that_finds_no_room_waits_with_the_reason_and_ends_with_whoever_wa
     assert story.last("huge")["state"] == "cancelled"
 
 
+def test_a_job_is_cancelled_by_the_command_once_and_a_name_that_is_none_is_refused(story: Story) -> None:
+    first, again, unknown = story.cancelled
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    assert "spare: it ends" in first.stdout
+    assert "spare: it was cancelled already" in again.stdout
+    assert story.last("spare")["state"] == "cancelled"
+    assert story.last("spare")["reason"] == "cancelled by an operator"
+    assert unknown.returncode == 2
+    assert "'nobody' is no job of the controller, whose jobs are: " in unknown.stderr
+    assert "spare" in unknown.stderr
+
+
+def test_prometheus_that_scrapes_the_controller_has_data_for_its_panels_and_no_alert_fires(story: Story) -> None:
+    if story.scraped is None:
+        pytest.skip("no prometheus on PATH: Debian's package prometheus has it")
+    assert story.scraped.without_data == []
+    assert story.scraped.num_queries == 3
+    assert story.scraped.most_running == 2
+    assert story.scraped.fired == []
+
+
 def test_a_job_that_ends_or_comes_changes_what_the_others_have(story: Story) -> None:
-    records = [record for _, record in recorded(story)]
-    assert {record.job for record in records if isinstance(record, Withdrawn | Ended)} >= {"first"}
-    counts = {len(job["devices"]) for status in story.statuses for job in status["jobs"] if job["job"] == "first"}
+    """By the records: which of its moments a status shows depends on how fast the machine is."""
+    moments = [at(story, at_s).claims for at_s, _ in recorded(story)]
+    counts = {len(claims["first"].seats) for claims in moments if "first" in claims}
     assert len(counts - {0}) >= 2, counts
 
 

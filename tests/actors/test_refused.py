@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import ray
@@ -74,3 +75,21 @@ def test_the_autoscaler_is_asked_when_the_number_changes_and_not_again(monkeypat
     asking.withdraw()
     assert [len(bundles) for bundles in asked] == [1, 2, 3, 0], "the least, one job, the most that is allowed, none"
     assert all(bundle == {"GPU": 1} for bundles in asked for bundle in bundles)
+
+
+def test_a_request_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def refuses(bundles: list[Any]) -> None:
+        raise ConnectionError("the GCS does not answer")
+
+    asking = Asking(2, None)
+    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", refuses)
+    with pytest.raises(ConnectionError):
+        asking.ask(Grants(), "GPU")
+    assert asking.latest == {}
+    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda bundles: asked.append(len(bundles)))
+    asking.ask(Grants(), "GPU")
+    asking.ask(Grants(), "GPU")
+    assert asked == [2]
+    assert asking.latest == {"GPU": 2}

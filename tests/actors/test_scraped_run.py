@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from tests.api.served import ask
-from tests.metrics.prometheus import PROMETHEUS, Prometheus, finite, scraping
-from tests.metrics.queries import filled
+from tests.metrics.prometheus import PROMETHEUS, Prometheus, scraping
+from tests.metrics.queries import shown
 from tests.metrics.tools import found
 
 pytestmark = [
@@ -26,7 +26,6 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-DASHBOARDS = sorted((ROOT / "helm" / "nereus" / "files" / "dashboards").glob("*.json"))
 STEPS = 26
 
 TRACE = {0: 4, 2: 2, 6: 8, 22: 4, STEPS: 4}
@@ -113,17 +112,6 @@ def looked_at(url: str) -> bytes:
         return b""
 
 
-def queries() -> list[tuple[str, str, str, str]]:
-    """Dashboard, panel, kind and query of each."""
-    return [
-        (path.stem, panel["title"], panel["type"], target["expr"])
-        for path in DASHBOARDS
-        for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]
-        if panel["type"] != "row"
-        for target in panel["targets"]
-    ]
-
-
 def test_run_has_come_to_its_end_with_transitions(scraped: Scraped) -> None:
     assert scraped.code == 0, scraped.err
     assert scraped.summary["steps"] == STEPS
@@ -131,22 +119,10 @@ def test_run_has_come_to_its_end_with_transitions(scraped: Scraped) -> None:
 
 
 def test_every_query_of_every_panel_has_data(scraped: Scraped) -> None:
-    """A figure that is a number, but for what the run does not do."""
-    server, begin_s, end_s = scraped.server, scraped.began_s, scraped.last_s
-    length_s = int(end_s - begin_s)
-    empty = []
-    for board, panel, kind, query in queries():
-        asked = filled(query, rate_interval="15s", range=f"{length_s}s")
-        values = (
-            server.instant(asked, end_s)
-            if kind == "stat"
-            else [value for _, series in server.over(asked, begin_s, end_s) for value in series]
-        )
-        is_excused = any(name in query for name in WITHOUT_FIGURES)
-        if not values or (not is_excused and not finite(values)):
-            empty.append(f"{board}: {panel}: {query}: {values[:3]}")
-    assert empty == []
-    assert len(queries()) > 70
+    """A figure that is a number, but for what the run does not do; a controller of several jobs is in test_controller."""
+    queries = [query for query in shown() if not query.is_of_several_jobs]
+    assert len(queries) > 70
+    assert scraped.server.without_data(queries, scraped.began_s, scraped.last_s, WITHOUT_FIGURES) == []
 
 
 def test_scraped_counters_are_those_of_the_summary(scraped: Scraped) -> None:
@@ -165,8 +141,7 @@ def test_all_alerts_are_evaluated_and_none_fires_on_a_healthy_run(scraped: Scrap
     rules = scraped.server.rules()
     assert len(rules) > 15
     assert {rule["health"] for rule in rules} == {"ok"}
-    firing = scraped.server.over('ALERTS{alertstate="firing"}', scraped.began_s, scraped.last_s)
-    assert [labels["alertname"] for labels, _ in firing] == []
+    assert scraped.server.fired(scraped.began_s, scraped.last_s) == []
 
 
 def test_promtool_finds_nothing_to_say_of_what_was_scraped(scraped: Scraped) -> None:

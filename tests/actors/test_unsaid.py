@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, ObjectLostError
 
 import actors.leaving
 import actors.office
 import actors.runners
 from actors.api import ControllerJobs
+from actors.completions import Completions
 from actors.controller import CONTROLLER
 from actors.office import Office
 from actors.runners import Runners
+from nereus.control.events import DeviceReady, Event, OpFailed
 from nereus.errors import NereusError
 from nereus.policy.grants import Ended, Granted, Grants, Launched, NodesSeen, Submitted, after
 from nereus.policy.seating import Node, PoolDevice, Shape
@@ -94,3 +97,24 @@ def test_a_node_is_not_free_while_the_controller_does_not_answer(monkeypatch: py
     assert actors.leaving._granted("a") > 0
     monkeypatch.setattr(actors.office, "living", lambda: None)
     assert actors.leaving._granted("a") == 0
+
+
+def test_an_answer_that_is_lost_is_a_call_that_failed_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, posted = DeviceReady(device=1, endpoint="d1.0", peak_flops=1.0), Queue[Event]()
+
+    def answer(call: str) -> Event:
+        if call == "lost":
+            raise ObjectLostError("ab" * 28, None, "")
+        return ready
+
+    monkeypatch.setattr("ray.wait", lambda calls, **_: (calls[:1], calls[1:]))
+    monkeypatch.setattr("ray.get", answer)
+    completions = Completions(posted.put)
+    completions.start()
+    completions.add("lost", "d0.0", "Split")
+    completions.add("kept", "d1.0", "Split")
+    failed = posted.get(timeout=10)
+    assert isinstance(failed, OpFailed)
+    assert (failed.endpoint, failed.op) == ("d0.0", "Split")
+    assert failed.error.startswith("ObjectLostError: ")
+    assert posted.get(timeout=10) == ready

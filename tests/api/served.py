@@ -18,6 +18,7 @@ from nereus.api.app import create_app
 from nereus.api.serve import Server
 from nereus.control.effects import News
 from nereus.runtime.controller import Command, ControllerPort, Receipt
+from nereus.runtime.standing import Standing
 
 OPENER = build_opener(ProxyHandler({}))
 
@@ -53,6 +54,7 @@ class FakeJobs(dict[str, FakeController]):
     """Jobs over a dictionary, whose controller may be gone."""
 
     is_gone = False
+    standing: Standing | None = None
 
     def names(self) -> tuple[str, ...]:
         if self.is_gone:

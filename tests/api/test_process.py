@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from nereus.api import openapi
+from nereus.api.access import Access
 from nereus.api.app import create_app
 from nereus.api.problems import Kind
-from nereus.api.serve import Server
+from nereus.api.serve import Server, listen
 from tests.api.news import STORY, started
 from tests.api.served import JOB, Api, FakeController, FakeJobs, all_served, ask, served, wait_for
 
@@ -94,6 +95,20 @@ def test_api_listens_on_loopback_at_the_port_that_was_asked_for_or_the_next_free
             assert ask(f"http://{host}:{found}/livez").status == 200
         finally:
             server.stop()
+
+
+def test_port_that_others_were_told_is_an_error_where_it_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("viewer:look-only-0123456789\n")
+    with listen(0, "0.0.0.0") as taken:
+        port = taken.getsockname()[1]
+        server = Server(create_app(FakeJobs(), Access.read(tmp_path / "tokens")))
+        with pytest.raises(OSError, match=rf"0\.0\.0\.0: port {port} not free .*; give another --port"):
+            server.start(port, "0.0.0.0")
+
+
+def test_any_port_may_be_asked_for_on_a_host_that_others_reach() -> None:
+    with listen(0, "0.0.0.0") as found:
+        assert found.getsockname()[1] > 0
 
 
 def test_stopped_server_leaves_its_port() -> None:

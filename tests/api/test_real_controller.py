@@ -69,5 +69,7 @@ def test_dry_run_is_decided_and_changes_nothing(real: Api) -> None:
     real.wait_until_told()
     found = real.get(where).body
     assert found["state"] == "decided"
-    assert {decision["step"] for decision in found["decisions"]} == {STEPS}
+    assert {(decision["step"], decision["dry_run"]) for decision in found["decisions"]} == {(STEPS, True)}
+    others = [d for d in real.get("/api/v1/decisions").body["items"] if d not in found["decisions"]]
+    assert {decision["dry_run"] for decision in others} == {False}
     assert real.get("/api/v1/plan").body == before

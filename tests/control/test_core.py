@@ -435,6 +435,8 @@ def test_dry_run_decides_and_changes_nothing() -> None:
     core.post(ReplanRequested(command="a", dry_run=True, forced=True))
     core.settle()
     assert core.decisions
+    assert all(decision.is_dry_run for decision in core.decisions if decision.command == "a")
+    assert not any(decision.is_dry_run for decision in core.decisions if decision.command is None)
     assert isinstance(core.state.phase, Steady)
     assert core.state.plan.epoch == 0
     core.boundary()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,14 +24,7 @@ def test_docker_s_own_client_accepts_it() -> None:
     assert done.returncode == 0, done.stderr
     resolved = yaml.safe_load(done.stdout)
     assert set(resolved["services"]) == set(SERVICES)
-    assert resolved["services"]["controller"]["command"][:6] == [
-        "ray",
-        "job",
-        "submit",
-        "--address=http://head:8265",
-        "--",
-        "python",
-    ]
+    assert resolved["services"]["controller"]["command"] == SERVICES["controller"]["command"]
     assert resolved["services"]["worker"]["command"][3] == '--resources={"nereus_device": 4}'
 
 
@@ -73,6 +68,28 @@ def test_what_is_mounted_from_the_repository_is_there() -> None:
         assert mode == "ro"
 
 
+@pytest.mark.parametrize(("answers", "starts"), [("0", 0), ("1", 3)])
+def test_controller_is_started_whenever_its_api_does_not_answer(tmp_path: Path, answers: str, starts: int) -> None:
+    """The service's own loop, with programs that only note how they were called; the third sleep ends it."""
+    for name, does in {
+        "python": f"exit {answers}",
+        "ray": "exit 1",
+        "sleep": "[ $(grep -c ^sleep calls) -lt 3 ] || kill $PPID",
+    }.items():
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $*" >> calls\n{does}\n')
+        (tmp_path / name).chmod(0o755)
+    *shell, script = SERVICES["controller"]["command"]
+    subprocess.run([*shell, script], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, timeout=30, check=False)
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls.count("sleep 30") == 3
+    started = [call for call in calls if call.startswith("ray ")]
+    assert len(started) == starts
+    assert all(
+        call.startswith("ray job submit --address=http://head:8265 -- python -m nereus controller start ")
+        for call in started
+    )
+
+
 def test_prometheus_scrapes_the_head_with_the_viewer_s_token_and_has_the_alerts() -> None:
     config = yaml.safe_load((FOLDER / "prometheus.yaml").read_text(encoding="utf-8"))
     (scrape,) = config["scrape_configs"]
@@ -81,10 +98,10 @@ def test_prometheus_scrapes_the_head_with_the_viewer_s_token_and_has_the_alerts(
     assert "viewer" in SERVICES["prometheus"]["secrets"]
     (mount,) = [volume for volume in SERVICES["prometheus"]["volumes"] if "alerts" in volume]
     assert mount.split(":")[1] == f"/etc/prometheus/{config['rule_files'][0]}"
-    assert "--port 8420" in SERVICES["controller"]["command"]
+    assert "--port 8420" in SERVICES["controller"]["command"][-1]
 
 
-def test_prometheus_itself_accepts_its_configuration(tmp_path: Any) -> None:
+def test_prometheus_itself_accepts_its_configuration(tmp_path: Path) -> None:
     for name, target in (("prometheus.yaml", "prometheus.yml"), ("../../helm/nereus/files/alerts.yaml", "alerts.yaml")):
         text = (FOLDER / name).read_text(encoding="utf-8").replace("/run/secrets/viewer", str(tmp_path / "viewer"))
         (tmp_path / target).write_text(text, encoding="utf-8")

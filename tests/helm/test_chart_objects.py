@@ -36,7 +36,12 @@ EVERYTHING = (
 )
 """Every part of the templates at once."""
 
-EXISTING = ("rayCluster.create=false", "rayCluster.name=theirs", "api.existingSecret=tokens")
+EXISTING = (
+    "rayCluster.create=false",
+    "rayCluster.name=theirs",
+    "api.existingSecret=tokens",
+    "api.tokenFile=/run/theirs/tokens",
+)
 """On a cluster that is somebody else's."""
 
 SPECIFIED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
@@ -135,4 +140,4 @@ def test_no_value_is_a_secret() -> None:
         lines = path.read_text(encoding="utf-8").splitlines()
         names = [line.partition(":")[0].strip(" -") for line in lines if not line.lstrip().startswith("#")]
         like_secrets = [name for name in names if re.search("secret|token|password|credential", name, re.IGNORECASE)]
-        assert set(like_secrets) <= {"existingSecret", "pullSecrets", "tokensKey", "passwordKey"}, path.name
+        assert set(like_secrets) <= {"existingSecret", "pullSecrets", "tokensKey", "tokenFile", "passwordKey"}, path.name

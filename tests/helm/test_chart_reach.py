@@ -38,6 +38,23 @@ def test_an_api_with_tokens_listens_beyond_loopback_and_has_them_as_a_file(newes
     assert {"name": "NEREUS_TOKEN_FILE", "value": "/etc/nereus/tokens"} in container["env"]
 
 
+def test_token_file_is_where_it_is_told_to_be(newest: Path) -> None:
+    objects = rendered(newest, (DEFAULT,), (OPEN, "api.tokenFile=/run/api/who"))
+    assert "--token-file /run/api/who" in the(objects, "RayJob")["spec"]["entrypoint"]
+    (container,) = head(objects)["spec"]["containers"]
+    assert {"name": "tokens", "mountPath": "/run/api", "readOnly": True} in container["volumeMounts"]
+    (volume,) = [found for found in head(objects)["spec"]["volumes"] if found["name"] == "tokens"]
+    assert volume["secret"]["items"] == [{"key": "tokens", "path": "who"}]
+
+
+def test_on_a_cluster_of_another_the_token_file_is_where_its_head_has_it(newest: Path) -> None:
+    theirs = ("rayCluster.create=false", "rayCluster.name=theirs")
+    open_to = rendered(newest, (DEFAULT,), (*theirs, OPEN, "api.tokenFile=/run/theirs/tokens"))
+    assert "--host 0.0.0.0 --token-file /run/theirs/tokens" in the(open_to, "RayJob")["spec"]["entrypoint"]
+    assert "--token-file" not in the(rendered(newest, (DEFAULT,), theirs), "RayJob")["spec"]["entrypoint"]
+    assert not of_kind(rendered(newest, (DEFAULT,), (*theirs, OPEN, "controller.enabled=false")), "RayJob")
+
+
 def test_service_and_monitor_meet_the_port_of_the_head(newest: Path) -> None:
     objects = rendered(newest, (DEFAULT,), (OPEN, "api.port=9000", "api.service.port=80"))
     (container,) = head(objects)["spec"]["containers"]

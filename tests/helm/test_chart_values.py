@@ -135,6 +135,7 @@ def test_a_value_that_is_taken_away_is_refused(helm: Path, tmp_path: Path) -> No
     [
         ("api.port=80", "port"),
         ("api.existingSecret=Not_A_Name", "existingSecret"),
+        ("api.tokenFile=relative/tokens", "tokenFile"),
         ("controller.generation=0", "generation"),
         ("controller.folder=relative", "folder"),
         ("image.digest=sha256:12", "digest"),
@@ -156,6 +157,7 @@ def test_a_value_out_of_bounds_is_refused_by_name(helm: Path, setting: str, name
     ("settings", "said"),
     [
         (("rayCluster.create=false",), "name the RayCluster"),
+        (("rayCluster.create=false", "rayCluster.name=theirs", "api.existingSecret=tokens"), "api.tokenFile is empty"),
         (("rayCluster.gcsFaultTolerance.enabled=true",), "redisAddress is empty"),
     ],
 )
@@ -198,6 +200,7 @@ OTHER: dict[str | int, Any] = {
     "scrapeTimeout": "9s",
     "size": "9Gi",
     "submitters": [{"podSelector": {}}],
+    "tokenFile": "/other/tokens",
     "tolerations": [{"key": "other"}],
     "type": "Unconfined",
 }
@@ -219,7 +222,7 @@ def other(path: Path_, value: Any) -> Any:
 
 
 BASE: dict[str, dict[str, Any]] = {
-    "api": {"existingSecret": "tokens"},
+    "api": {"existingSecret": "tokens", "tokenFile": "/etc/nereus/tokens"},
     "rayCluster": {
         "name": "named",
         "autoscaling": {"enabled": True},

@@ -7,7 +7,7 @@ import math
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 import yaml
 
 from tests.api.served import ask
+from tests.metrics.queries import Shown, filled
 from tests.metrics.tools import found
 
 RULES = Path(__file__).parents[2] / "helm" / "nereus" / "files" / "alerts.yaml"
@@ -41,6 +42,25 @@ class Prometheus:
         """Labels and values of each series, one value a second."""
         data = self._data("query_range", query=query, start=begin_s, end=end_s, step=1)
         return [(s["metric"], [float(value) for _, value in s["values"]]) for s in data["result"]]
+
+    def without_data(self, queries: Iterable[Shown], begin_s: float, end_s: float, excused: Iterable[str] = ()) -> list[str]:
+        """The queries of panels that show no number for this time; what names one of `excused` need only be there."""
+        names, empty = tuple(excused), []
+        for query in queries:
+            asked = filled(query.expr, rate_interval="15s", range=f"{int(end_s - begin_s)}s")
+            values = (
+                self.instant(asked, end_s)
+                if query.kind == "stat"
+                else [value for _, series in self.over(asked, begin_s, end_s) for value in series]
+            )
+            is_excused = any(name in query.expr for name in names)
+            if not values or (not is_excused and not finite(values)):
+                empty.append(f"{query.board}: {query.panel}: {query.expr}: {values[:3]}")
+        return empty
+
+    def fired(self, begin_s: float, end_s: float) -> list[str]:
+        """The alerts that fired in this time."""
+        return [labels["alertname"] for labels, _ in self.over('ALERTS{alertstate="firing"}', begin_s, end_s)]
 
     def rules(self) -> list[dict[str, Any]]:
         """All alert rules, as the server sees them."""

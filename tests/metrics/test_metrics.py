@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from nereus.metrics.requests import RequestTallies
 from nereus.metrics.table import GROUPS, LABELS, METRICS, OF_JOBS, document, exposition
 from nereus.policy.admission import Code
 from nereus.runtime.projection import Projection
+from nereus.runtime.standing import Standing
 from tests.api.news import MIB, STORY, canary, decision, described, pool, replanned, restored, started, step, transition
 from tests.metrics.tools import found
 
@@ -25,7 +27,14 @@ ROOT = Path(__file__).parents[2]
 ROUTES = (("GET", "/metrics"),)
 JOB = "tiny"
 
-OF_PROCESS = {"nereus_build_info", "nereus_controller_up", "nereus_jobs"}
+OF_CONTROLLER = {"nereus_controller_jobs", "nereus_controller_devices", "nereus_controller_failing_seconds"}
+OF_PROCESS = {"nereus_build_info", "nereus_controller_up", "nereus_jobs", *OF_CONTROLLER}
+STANDING = Standing(
+    heads={JOB: "head/tiny"},
+    jobs={"running": 1, "finished": 3},
+    devices={"GPU": {"there": 8, "leaving": 2, "granted": 5, "asked_for": 12}},
+    failing_s=2.5,
+)
 Series = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -48,10 +57,10 @@ def of_projection(*news: News) -> Series:
     return scraped(exposed(told(*news)).decode())
 
 
-def exposed(*projections: Projection, is_connected: bool = True) -> bytes:
-    """A scrape of jobs `tiny`, `tiny2` and so on."""
+def exposed(*projections: Projection, is_connected: bool = True, standing: Standing | None = STANDING) -> bytes:
+    """A scrape of jobs `tiny`, `tiny2` and so on, under a controller unless `standing` is None."""
     jobs = [Source(f"{JOB}{n or ''}", p, is_connected) for n, p in enumerate(projections)]
-    return exposition(jobs, Process(is_connected, len(jobs), RequestTallies(ROUTES)))
+    return exposition(jobs, Process(is_connected, len(jobs), RequestTallies(ROUTES), standing))
 
 
 def value(series: Series, name: str, **labels: str) -> float:
@@ -243,6 +252,17 @@ def test_prediction_of_steps_is_that_of_the_plan_in_force() -> None:
     assert value(series, "nereus_cost_prediction_age_steps") == 3
 
 
+def test_dry_run_counts_as_no_decision_and_its_plan_is_not_expected_to_come() -> None:
+    """Steps of 2 s on a plan of 2 s: what a dry run admits would take 1.5 s, and leads nowhere."""
+    dry = replace(decision(Code.ADMITTED), is_dry_run=True)
+    news = [started(), replanned(1, "pool"), step(2), dry, transition(1), step(3)]
+    series = of_projection(*news)
+    assert value(series, "nereus_decisions_total", code="admitted") == 0
+    assert value(series, "nereus_admitted_gain_seconds_count") == 0
+    assert value(series, "nereus_cost_step_predicted_seconds_count") == 1
+    assert value(series, "nereus_cost_step_predicted_seconds_sum") == 2.0
+
+
 def test_return_to_a_checkpoint_ages_no_prediction() -> None:
     """Steps 3 to 5 are lost; the plan of the restored state was admitted at 1.5 s a step."""
     news = [started(), replanned(4, "pool"), step(5), decision(Code.ADMITTED_URGENT), restored(2, repeated_steps=3), step(3)]
@@ -265,6 +285,22 @@ def test_process_without_a_job_tells_of_itself() -> None:
     series = scraped(exposed().decode())
     assert value(series, "nereus_jobs") == 0
     assert value(series, "nereus_controller_up") == 1
+
+
+def test_controller_tells_its_jobs_and_devices_by_state_and_how_long_it_has_failed() -> None:
+    series = scraped(exposed().decode())
+    jobs = {"queued": 0, "starting": 0, "running": 1, "finished": 3, "failed": 0, "cancelled": 0}
+    assert {state: value(series, "nereus_controller_jobs", state=state) for state in jobs} == jobs
+    devices = {"there": 8, "leaving": 2, "granted": 5, "asked_for": 12}
+    told = {state: value(series, "nereus_controller_devices", resource="GPU", state=state) for state in devices}
+    assert told == devices
+    assert value(series, "nereus_controller_failing_seconds") == 2.5
+    assert len([name for name, _ in series if name in OF_CONTROLLER]) == len(jobs) + len(devices) + 1
+
+
+def test_single_run_tells_nothing_of_a_controller_of_several_jobs() -> None:
+    series = scraped(exposed(told(*STORY), standing=None).decode())
+    assert OF_CONTROLLER & {name for name, _ in series} == set()
 
 
 def test_committed_document_is_that_of_the_code() -> None:

@@ -49,13 +49,14 @@ class Pool(RuleBasedStateMachine):
         self.records += records
         self.grants = after(self.grants, records)
 
-    def look(self) -> Allotment:
+    def look(self, *, dies: bool = False) -> Allotment:
+        """Decide, then launch what has devices, unless the controller dies between the two."""
         used = {job: frozenset(claim.seats) for job, claim in self.grants.claims.items()}
         found = allot(self.grants, KIND, used)
-        for record in found.records:
-            self.write(record)
-            if isinstance(record, Granted) and not self.grants.claims[record.job].is_launched:
-                self.write(Launched(job=record.job))
+        self.write(*found.records)
+        if not dies:
+            granted = [claim for claim in self.grants.claims.values() if claim.is_running and not claim.is_launched]
+            self.write(*(Launched(job=claim.told.job) for claim in granted))
         return found
 
     @property
@@ -87,16 +88,17 @@ class Pool(RuleBasedStateMachine):
             del self.nodes[name]
         self.write(NodesSeen(resource=KIND, nodes=tuple(self.nodes.values())))
 
-    @rule()
-    def a_look(self) -> None:
-        self.look()
+    @rule(dies=st.booleans())
+    def a_look(self, dies: bool) -> None:
+        self.look(dies=dies)
 
     @precondition(lambda self: self.living)
     @rule(data=st.data())
     def a_job_leaves_a_device(self, data: st.DataObject) -> None:
         job = data.draw(st.sampled_from(self.living))
-        notices = sorted(self.grants.notices(self.grants.claims[job]))
-        if notices:
+        claim = self.grants.claims[job]
+        notices = sorted(self.grants.notices(claim))
+        if claim.is_launched and notices:
             self.write(Freed(job=job, places=(data.draw(st.sampled_from(notices)),)))
 
     @precondition(lambda self: self.living)
@@ -155,6 +157,11 @@ class Pool(RuleBasedStateMachine):
         assert not [c for c in self.grants.claims.values() if c.ended is not None and c.seats]
 
     @invariant()
+    def a_job_that_has_not_begun_has_all_that_it_needs_or_nothing(self) -> None:
+        for claim in self.grants.of_kind(KIND):
+            assert claim.is_launched or not claim.seats or set(claim.told.needed) <= set(claim.seats)
+
+    @invariant()
     def nobody_is_asked_below_its_least(self) -> None:
         withdrawn = {record.job for record in self.records[-1:] if isinstance(record, Withdrawn)}
         for job in withdrawn:
@@ -209,6 +216,30 @@ def test_who_cannot_be_served_says_why_and_blocks_nobody_unless_it_could_be_serv
     assert asked_for(made.grants, KIND, 0, None) == 6 + 3 + 2 + 1
     assert asked_for(made.grants, KIND, 0, 5) == 5
     assert asked_for(Grants(), KIND, 2, 5) == 2
+
+
+def test_a_granted_job_that_loses_a_node_before_it_is_launched_waits_again_without_a_seat() -> None:
+    made = pool(2, 2)
+    made.write(submitted("a", Shape(2, 2, False), 4, is_live=False))
+    made.look(dies=True)
+    assert len(made.grants.claims["a"].seats) == 4
+    made.nodes.popitem()
+    made.write(NodesSeen(resource=KIND, nodes=tuple(made.nodes.values())))
+    assert made.grants.claims["a"].is_queued
+    assert made.grants.taken(KIND) == set()
+    assert made.look().waiting == {"a": "it needs 4 devices to start; the cluster has 2 that stay"}
+    made.a_node_comes(2)
+    made.look()
+    assert made.grants.claims["a"].is_launched
+
+
+def test_a_launched_job_that_loses_a_node_keeps_the_others() -> None:
+    made = pool(2, 2)
+    made.write(submitted("a", Shape(2, 2, False), 4))
+    made.look()
+    made.nodes.popitem()
+    made.write(NodesSeen(resource=KIND, nodes=tuple(made.nodes.values())))
+    assert len(made.grants.claims["a"].seats) == 2
 
 
 def test_a_device_that_is_taken_is_refused() -> None:

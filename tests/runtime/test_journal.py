@@ -144,6 +144,18 @@ def test_sequence_numbers_count_from_one_and_survive_closing(tmp_path: Path) -> 
         journal.close()
 
 
+def test_event_that_finds_the_disk_full_is_not_there_and_the_next_one_is_written(journal: Journal) -> None:
+    ready = DeviceReady(device=1, endpoint="d", peak_flops=1.0)
+    assert journal.append(0.5, ready) == 1
+    (most,) = journal._table.sql.execute("pragma max_page_count").fetchone()
+    journal._table.sql.execute("pragma max_page_count = 1")
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        journal.append(1.0, DeviceReady(device=2, endpoint="d" * 10**5, peak_flops=1.0))
+    assert [entry.event for entry in journal.entries()] == [ready]
+    journal._table.sql.execute(f"pragma max_page_count = {most}")
+    assert journal.append(1.5, ready) == 2
+
+
 def test_effects_are_noted_beside_their_event(journal: Journal) -> None:
     seq = journal.append(0.5, DeviceReady(device=1, endpoint="d", peak_flops=1.0))
     assert [entry.effects for entry in journal.entries()] == [None]

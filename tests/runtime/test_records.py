@@ -47,6 +47,10 @@ STORY: tuple[Record, ...] = (
 )
 
 
+FULL = "pragma max_page_count = 1"
+"""As on a full disk: the file gets no page more than it has."""
+
+
 def opened(path: Path) -> Records:
     records = Records(path)
     records.open()
@@ -75,4 +79,20 @@ def test_records_of_one_look_are_written_together_or_not_at_all(tmp_path: Path) 
     records.close()
     again = opened(tmp_path / "grants.sqlite")
     assert again.all() == [(3.0, STORY[0])]
+    again.close()
+
+
+def test_records_that_find_the_disk_full_are_not_there_and_the_next_look_writes_on(tmp_path: Path) -> None:
+    records = opened(tmp_path / "grants.sqlite")
+    assert records.append(1.0, STORY[:2]) == 2
+    (most,) = records._table.sql.execute("pragma max_page_count").fetchone()
+    records._table.sql.execute(FULL)
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        records.append(2.0, STORY[2:] * 200)
+    assert [record for _, record in records.all()] == list(STORY[:2])
+    records._table.sql.execute(f"pragma max_page_count = {most}")
+    assert records.append(3.0, STORY[2:]) == len(STORY), "no number is skipped"
+    records.close()
+    again = opened(tmp_path / "grants.sqlite")
+    assert [record for _, record in again.all()] == list(STORY)
     again.close()

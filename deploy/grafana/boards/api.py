@@ -84,9 +84,33 @@ CONTROLLERS = Row(
     ),
 )
 
+SEVERAL_JOBS = Row(
+    "Controller of several jobs",
+    (
+        series(
+            "Jobs by state",
+            "All that it has had. Queued for long: too few devices; `nereus controller status` has the reason of each.",
+            "none",
+            ("nereus_controller_jobs", "{{state}}"),
+        ),
+        series(
+            "Devices by kind and state",
+            "There less granted is free: it would shorten nobody's step. Asked for is what the autoscaler was told.",
+            "none",
+            ("nereus_controller_devices", "{{resource}} {{state}}"),
+        ),
+        series(
+            "Failing",
+            "How long its looks at the cluster have failed. Above 0 nobody gets or leaves devices, and nothing starts.",
+            "s",
+            ("nereus_controller_failing_seconds", "failing"),
+        ),
+    ),
+)
+
 BOARD = Board(
     "nereus-api",
     "Nereus / API and controllers",
     "Requests, errors and latencies of the API, and whether the controllers behind it answer.",
-    (REQUESTS, CONTROLLERS),
+    (REQUESTS, CONTROLLERS, SEVERAL_JOBS),
 )

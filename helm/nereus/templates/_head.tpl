@@ -45,7 +45,7 @@ template:
             mountPath: {{ .Values.controller.folder }}
           {{- if .Values.api.existingSecret }}
           - name: tokens
-            mountPath: /etc/nereus
+            mountPath: {{ include "nereus.tokenFile" . | dir }}
             readOnly: true
           {{- end }}
           {{- with $head.extraVolumeMounts }}
@@ -66,7 +66,7 @@ template:
           secretName: {{ .Values.api.existingSecret }}
           defaultMode: 0440
           items:
-            - {key: {{ .Values.api.tokensKey }}, path: {{ .Values.api.tokensKey }}}
+            - {key: {{ .Values.api.tokensKey }}, path: {{ include "nereus.tokenFile" . | base }}}
       {{- end }}
       {{- with $head.extraVolumes }}
       {{- toYaml . | nindent 6 }}

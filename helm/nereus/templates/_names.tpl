@@ -74,9 +74,15 @@ ray.io/node-type: head
 {{- end -}}
 {{- end -}}
 
-{{/* Where the head's pod has the tokens of the API. */}}
+{{/* Where the head's pod has the tokens of the API. Into another's pod the chart mounts nothing, so its owner's path must be told. */}}
 {{- define "nereus.tokenFile" -}}
+{{- if .Values.api.tokenFile -}}
+{{- .Values.api.tokenFile -}}
+{{- else if .Values.rayCluster.create -}}
 {{- printf "/etc/nereus/%s" .Values.api.tokensKey -}}
+{{- else -}}
+{{- fail "rayCluster.create is false and api.existingSecret is set, but api.tokenFile is empty: give the path at which the head's pod of that RayCluster has the token file" -}}
+{{- end -}}
 {{- end -}}
 
 {{/* "true" if others than the head's own pod may reach the API: it has tokens, so it may leave loopback. */}}
