@@ -22,8 +22,8 @@ def give_up_at(
     """The time at which a running step is given up, if it has not ended by then.
 
     At once if it is expected (`expected_s`, from its begin) to last longer than the devices stay: each second more is lost.
-    Else at the last moment at which there is time to move: `l_tran_s` is predicted for the transition that was admitted. None:
-    nothing is known of how long a step, or that, takes.
+    Else at the last moment at which there is time to move: `l_tran_s` is predicted for the admitted transition. None for
+    either: nothing is known of it.
     """
     moving_s = MOVING_S if l_tran_s is None else min(SAFETY * l_tran_s, MOVING_S)
     last = max(gone_s - moving_s, now_s)
