@@ -100,7 +100,9 @@ class Runners:
                 look = Look(None, Outcome("failed", DIED))
             except RayError as error:
                 look = Look(None, Outcome("failed", f"its runner does not answer: {error}"))
-            self.looks[claim.told.job] = look if look.holdings or look.outcome else self.looks.get(claim.told.job, look)
+            # The last holdings that were told are kept: they say how far a job came that is over.
+            before = self.looks.get(claim.told.job, look)
+            self.looks[claim.told.job] = replace(look, holdings=look.holdings or before.holdings)
             found += self._told(grants, claim, look)
         return found
 

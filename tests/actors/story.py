@@ -1,11 +1,10 @@
 """What happens on one cluster of `ray start`, from its start to the end of the last job: looked at by several tests.
 
-submit, ship: Ray jobs -> follow: a raylet dies, a node takes its leave -> control: two jobs at once, two that wait
+submit: a Ray job -> follow: a raylet dies, a node takes its leave -> control: two jobs at once, two that wait
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -41,14 +40,21 @@ VIEWER, OPERATOR = "look-only-0123456789", "may-do-all-0123456789"
 SAMPLER = """
 import json, sys, time, ray
 from ray._private.state import actors
-ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-while True:
-    rows = actors(actor_state_name="ALIVE").values()
-    workers = [(r["Name"], r["Address"]["NodeID"]) for r in rows if r["ActorClassName"] == "Worker"]
-    print(json.dumps({"at_s": time.time(), "workers": workers}), flush=True)
-    time.sleep(0.25)
+from actors.connection import attached
+from actors.controller import CONTROLLER
+def status():
+    try:
+        return ray.get(ray.get_actor(CONTROLLER).status.options(concurrency_group="ask").remote(), timeout=2)
+    except (ValueError, ray.exceptions.RayError):
+        return None
+with attached(sys.argv[1]):
+    while True:
+        rows = actors(actor_state_name="ALIVE").values()
+        workers = [(r["Name"], r["Address"]["NodeID"]) for r in rows if r["ActorClassName"] == "Worker"]
+        print(json.dumps({"at_s": time.time(), "workers": workers, "status": status()}), flush=True)
+        time.sleep(0.25)
 """
-"""Prints Ray's own list of living workers, again and again."""
+"""Prints Ray's own list of living workers and what the controller says, again and again; None while it is dead."""
 
 
 def job_file(folder: Path, name: str, steps: int, dp: int, speed: float, **fields: Any) -> Path:
@@ -89,14 +95,15 @@ class Story:
     """What happened on one cluster, from its start to the end of the last job."""
 
     submitted: subprocess.CompletedProcess[str] | None = None
-    shipped: subprocess.CompletedProcess[str] | None = None
     followers: dict[str, tuple[int, Path]] = field(default_factory=dict)
     """The exit codes and folders of the jobs that were alone."""
     left: subprocess.CompletedProcess[str] | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
+    """Of the two jobs' time, as the sampler prints them."""
     controller: Path = Path()
     started: tuple[str, str] = ("", "")
-    statuses: list[dict[str, Any]] = field(default_factory=list)
+    status: dict[str, Any] = field(default_factory=dict)
+    """What the command shows when both jobs are over."""
     watched: tuple[int, str] = (-1, "")
     interrupted: int = -1
     cancelled: list[subprocess.CompletedProcess[str]] = field(default_factory=list)
@@ -108,24 +115,20 @@ class Story:
 
     def last(self, job: str) -> dict[str, Any]:
         """The latest view of a job."""
-        return next(view for view in self.statuses[-1]["jobs"] if view["job"] == job)
+        return next(view for view in self.status["jobs"] if view["job"] == job)
+
+    def views(self) -> list[dict[str, dict[str, Any]]]:
+        """The jobs, by name, at each sample."""
+        return [{view["job"]: view for view in sample["status"]["jobs"]} for sample in self.samples if sample["status"]]
 
 
 def tell(ray: Started, told: Story) -> None:
     """All of it."""
     told.submitted = submit(ray)
-    ship(ray, told)
     follow(ray, told)
     ray.add_node(2)
     ray.add_node(2)
     control(ray, told)
-
-
-def submit(ray: Started) -> subprocess.CompletedProcess[str]:
-    """The quickstart, as a person submits it; some steps of it."""
-    command = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", ray.url, "--working-dir", "."]
-    entry = ["--", sys.executable, "-m", "nereus", "run", "examples/quickstart.yaml", "--steps", "4", "--json"]
-    return ray.run(*command, *entry, timeout_s=PATIENCE_S)
 
 
 PROBE = """
@@ -137,26 +140,24 @@ def where():
     return [nereus.__file__, actors.worker.__file__]
 print("IN A WORKER", *ray.get(where.remote()))
 ray.shutdown()
-sys.exit(subprocess.run([sys.executable, "-m", "nereus", "run", "shipped.yaml", "--json"]).returncode)
+command = [sys.executable, "-m", "nereus", "run", "quickstart", "--steps", "4", "--json"]
+sys.exit(subprocess.run(command).returncode)
 """
-"""Says what workers import, then runs a job."""
+"""Says what workers import, then runs the quickstart."""
 
 
-def ship(ray: Started, told: Story) -> None:
-    """A job whose folder holds no code: the wheel travels with it."""
-    if importlib.util.find_spec("hatchling") is None:
-        return
-    wheels, jobs = ray.folder / "wheels", ray.folder / "jobs"
+def submit(ray: Started) -> subprocess.CompletedProcess[str]:
+    """Some steps of the quickstart, as a Ray job whose folder holds no code: the wheel travels with it."""
+    wheels, jobs, code = (ray.folder / name for name in ("wheels", "jobs", "code"))
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    with zipfile.ZipFile(next(wheels.glob("nereus_rl-*.whl"))) as wheel:
+        wheel.extractall(code)
     jobs.mkdir()
     (jobs / "probe.py").write_text(PROBE)
-    job_file(jobs, "shipped", 2, 2, 0.1)
+    modules = json.dumps({"py_modules": [str(code / name) for name in ("nereus", "actors")]})
     command = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", ray.url, "--working-dir", str(jobs)]
-    with zipfile.ZipFile(next(wheels.glob("nereus_rl-*.whl"))) as wheel:
-        wheel.extractall(ray.folder / "code")
-    modules = json.dumps({"py_modules": [str(ray.folder / "code" / name) for name in ("nereus", "actors")]})
-    told.shipped = ray.run(*command, "--runtime-env-json", modules, "--", sys.executable, "probe.py", timeout_s=PATIENCE_S)
+    return ray.run(*command, "--runtime-env-json", modules, "--", sys.executable, "probe.py", timeout_s=PATIENCE_S)
 
 
 def follow(ray: Started, told: Story) -> None:
@@ -201,7 +202,8 @@ def control(ray: Started, told: Story) -> None:
     again = ray.nereus(*start, "--address", ray.address, timeout_s=PATIENCE_S)
     told.started = first.stdout + first.stderr, again.stdout + again.stderr
     with sampling(ray, told), scraped(ray, told):
-        first, second = (job_file(ray.folder, name, steps, 2, 0.06) for name, steps in (("first", 24), ("second", 10)))
+        # The first has grown to 4 of 6 devices when the second wants 4: it has to leave two, and gets them back.
+        first, second = (job_file(ray.folder, *asked, 0.06) for asked in (("first", 60, 2), ("second", 8, 4)))
         wide = {"nodes": 4, "devices_per_node": 2, "device": {"memory": "256MiB"}}
         huge, spare = (
             job_file(ray.folder, name, 2, 2, 0.1, cluster=wide, policy={"adapt": False}) for name in ("huge", "spare")
@@ -210,13 +212,15 @@ def control(ray: Started, told: Story) -> None:
         assert detached.returncode == 0, detached.stderr
         waits = background(ray, "run", str(huge), "--address", ray.address)
         watcher = background(ray, "run", str(second), "--address", ray.address, "--json")
-        until(ray, told, "second", lambda job: (job["step"] or 0) >= 1)
+        until(ray, "second", lambda job: (job["step"] or 0) >= 1)
         kill_controller(ray)
         waits.send_signal(signal.SIGINT)
         told.interrupted = waits.wait(PATIENCE_S)
         cancel(ray, told, spare)
         told.watched = watcher.wait(PATIENCE_S), printed(ray, "second").read_text()
-        until(ray, told, "first", lambda job: job["state"] not in ("queued", "starting", "running"))
+        until(ray, "first", lambda job: job["state"] not in ("queued", "starting", "running"))
+        shown = ray.nereus("controller", "status", "--address", ray.address, "--json", timeout_s=PATIENCE_S)
+        told.status = json.loads(shown.stdout.splitlines()[-1])
     stopped = ray.nereus("controller", "stop", "--address", ray.address, timeout_s=PATIENCE_S)
     told.stopped = stopped.stdout + stopped.stderr
     wait_until(lambda: not ray.workers(), 30)
@@ -259,17 +263,14 @@ def printed(ray: Started, job: str) -> Path:
     return ray.folder / f"{job}.out"
 
 
-def until(ray: Started, told: Story, job: str, condition: Any) -> None:
-    """Ask for the status until a job is as it should be."""
-    end_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end_s:
-        done = ray.nereus("controller", "status", "--address", ray.address, "--json")
-        if done.returncode == 0:
-            told.statuses.append(json.loads(done.stdout.splitlines()[-1]))
-            views = [view for view in told.statuses[-1]["jobs"] if view["job"] == job]
-            if views and condition(views[0]):
-                return
-    raise AssertionError(f"{job}: {told.statuses[-1:]}")
+def until(ray: Started, job: str, condition: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait until a job is as it should be, by the samples."""
+
+    def is_so() -> bool:
+        told = next((sample["status"] for sample in reversed(sampled(ray)) if sample["status"]), {"jobs": []})
+        return any(condition(view) for view in told["jobs"] if view["job"] == job)
+
+    wait_until(is_so, PATIENCE_S)
 
 
 def nodes(ray: Started) -> list[dict[str, Any]]:
@@ -317,16 +318,23 @@ def what_it_saw(server: Prometheus, began_s: float) -> Scraped:
 
 @contextmanager
 def sampling(ray: Started, told: Story) -> Iterator[None]:
-    """Ray's own list of living workers, all the while."""
-    path = ray.folder / "samples.jsonl"
-    with path.open("w") as out:
+    """Ray's own list of living workers, and what the controller says, all the while."""
+    with samples(ray).open("w") as out:
         sampler = subprocess.Popen([sys.executable, "-c", SAMPLER, ray.address], env=ray.environment, stdout=out)
         try:
             yield
         finally:
             sampler.kill()
             sampler.wait()
-    told.samples = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+            told.samples = sampled(ray)
+
+
+def samples(ray: Started) -> Path:
+    return ray.folder / "samples.jsonl"
+
+
+def sampled(ray: Started) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in samples(ray).read_text().splitlines() if line.endswith("}")]
 
 
 def recorded(story: Story) -> list[tuple[float, Record]]:
