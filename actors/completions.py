@@ -85,7 +85,8 @@ class Completions:
         except (RayActorError, ActorUnschedulableError):
             return made.failure("it died") if made.failure else EndpointDied(endpoint=made.endpoint, during=made.what)
         except RayTaskError as error:
-            return made.failed(str(error.cause or error).splitlines()[0])
+            cause = error.cause or error
+            return made.failed((str(cause).strip() or type(cause).__name__).splitlines()[0])
         except RayError as error:
             # Its answer is lost, as with a node's object store: to the loop that is a call that failed.
             return made.failed(f"{type(error).__name__}: {error}".splitlines()[0])

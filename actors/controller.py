@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition, Thread
-from typing import Any
+from typing import IO, Any
 
 from actors.asking import Asking
 from actors.cluster import devices_of
@@ -25,10 +25,10 @@ from actors.runners import Runners
 from actors.served import Served
 from actors.submission import Submission, name_of
 from actors.views import device_counts, job_view, state_of
-from nereus.errors import UserError
+from nereus.errors import NereusError, UserError
 from nereus.policy.allotting import Allotment, allot
 from nereus.policy.grants import Ended, Grants, NodesSeen, Priced, Record, after
-from nereus.runtime.locking import held
+from nereus.runtime.locking import PATIENCE_S, held
 from nereus.runtime.records import Records
 from nereus.runtime.standing import Standing
 
@@ -84,19 +84,24 @@ class Controller:
         self._asking = Asking(spec.min_devices, spec.max_devices)
         folder = spec.folder.expanduser().absolute()
         self._runners, self._records = Runners(folder), Records(folder / RECORDS_FILE)
-        self._refused = self._opened(folder)
-        if self._refused is None:
-            Thread(target=self._look_for_ever, name="looks", daemon=True).start()
+        self._lock: IO[bytes] | None = None
+        self._refused = self._opened(PATIENCE_S)
+        Thread(target=self._look_for_ever, name="looks", daemon=True).start()
 
-    def _opened(self, folder: Path) -> UserError | None:
+    def _opened(self, patience_s: float) -> UserError | None:
         """Read the records again; why they cannot be kept here, if so."""
+        folder = self._runners.root
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = held(folder / LOCK_FILE)
+            self._lock = held(folder / LOCK_FILE, patience_s)
             self._records.open()
-        except (OSError, sqlite3.Error) as error:
-            return UserError(f"--folder: {folder} cannot hold the controller's records: {error}; give another folder")
-        known = [record for _, record in self._records.all()]
+            known = [record for _, record in self._records.all()]
+        except (OSError, sqlite3.Error, ValueError) as error:
+            self._records.close()
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
+            return UserError(f"--folder: {folder} cannot hold the controller's records: {error}; mend that, or give another")
         self._grants, self._number = after(self._grants, known), len(known)
         for job, claim in self._grants.claims.items():
             if claim.ended is not None:
@@ -107,13 +112,18 @@ class Controller:
 
     def start(self) -> str:
         """Serve the API, once; returns where. Raises UserError for a folder, tokens or a host that cannot be."""
+        self._check()
+        return self._served.start()
+
+    def _check(self) -> None:
+        """Raises UserError while the records cannot be read: nothing is known, and nothing may be answered."""
         if self._refused is not None:
             raise self._refused
-        return self._served.start()
 
     def submit(self, submission: Submission) -> str:
         """Take a job in; the name that it has here."""
         with self._turn:
+            self._check()
             name = name_of(submission.job.name, self._grants.claims)
             self._write(submission.record(name))
             self._turn.notify_all()
@@ -122,6 +132,7 @@ class Controller:
     def cancel(self, job: str, reason: str) -> bool:
         """End a job; whether there is one that was not over."""
         with self._turn:
+            self._check()
             claim = self._grants.claims.get(job)
             if claim is None or claim.ended is not None:
                 return False
@@ -129,6 +140,7 @@ class Controller:
                 self._runners.cancel(job, reason)
             else:
                 self._write(Ended(job=job, state="cancelled", reason=reason))
+                self._runners.bury(job)  # it may have been started, and that not been recorded yet
             self._turn.notify_all()
         return True
 
@@ -139,7 +151,7 @@ class Controller:
             return {
                 "api": self._served.url,
                 "folder": str(runners.root),
-                "error": self._failed,
+                "error": self._failed or self._served.failed,
                 "devices": device_counts(self._grants, self._asking.latest),
                 "jobs": [
                     job_view(claim, runners.looks.get(job), latest.get(claim.told.resource), runners.folder(claim))
@@ -150,14 +162,16 @@ class Controller:
     def outcome(self, job: str) -> tuple[str, str, Outcome | None] | None:
         """How a job ended: its state, the reason, and what its runner told; None while it is not over."""
         with self._turn:
+            self._check()
             ended = self._grants.claims[job].ended
             return None if ended is None else (ended.state, ended.reason, self._runners.outcome(job))
 
     def granted(self, node: str) -> int:
         """How many devices of a node jobs have, those that they are leaving included."""
         with self._turn:
-            held = [claim for claim in self._grants.claims.values() if claim.ended is None]
-            return sum(seat.node == node for claim in held for seat in claim.seats.values())
+            self._check()
+            living = [claim for claim in self._grants.claims.values() if claim.ended is None]
+            return sum(seat.node == node for claim in living for seat in claim.seats.values())
 
     def standing(self) -> Standing:
         """What its API has to know."""
@@ -172,16 +186,23 @@ class Controller:
                 failing_s=0.0 if since_s is None else time.monotonic() - since_s,
             )
 
-    def stop(self) -> None:
-        """End all jobs and the API. The actor itself is ended by whoever asks."""
+    def stop(self) -> str | None:
+        """End all jobs and the API; why that could not be recorded, if so. The actor itself is ended by whoever asks."""
         with self._turn:
+            self._check()
             self._stopping = True
-            for claim in list(self._grants.claims.values()):
-                self._runners.kill(claim.told.job)
-                if claim.ended is None:
-                    self._write(Ended(job=claim.told.job, state="cancelled", reason="the controller was stopped"))
-            self._asking.withdraw()
-            self._served.end()
+            claims = self._grants.claims
+            for job in claims:
+                self._runners.kill(job)
+            living = [job for job, claim in claims.items() if claim.ended is None]
+            try:
+                self._write(*(Ended(job=job, state="cancelled", reason="the controller was stopped") for job in living))
+            except NereusError as error:
+                return str(error)
+            finally:
+                self._asking.withdraw()
+                self._served.end()
+        return None
 
     # What it does by itself
 
@@ -199,15 +220,18 @@ class Controller:
                     self._failed = self._failing_since_s = None
                 except Exception as error:
                     # One look that fails is told, and made again: jobs run on, and nothing was given that is not recorded.
-                    self._failed = f"{type(error).__name__}: {error}"
+                    self._failed = f"its last look failed: {type(error).__name__}: {error}"
                     if self._failing_since_s is None:
                         self._failing_since_s = time.monotonic()
                 self._turn.wait(LOOK_S)
 
     def _look(self) -> None:
         """Mirror what is, then decide, then act."""
+        if self._refused is not None:
+            self._refused = self._opened(0.0)
+            self._check()
         self._write(*self._runners.begun(self._grants))
-        for kind in {claim.told.resource for claim in self._grants.claims.values() if claim.ended is None}:
+        for kind in {*self._grants.nodes, *(c.told.resource for c in self._grants.claims.values() if c.ended is None)}:
             seen = NodesSeen(resource=kind, nodes=devices_of(kind))
             if self._grants.nodes.get(kind) != seen.nodes:
                 self._write(seen)
@@ -217,11 +241,12 @@ class Controller:
             used = self._runners.used()
             self._latest[kind] = allot(self._grants, kind, used)
             self._write(*self._latest[kind].records)
-            self._asking.ask(self._grants, kind)
         for claim in self._grants.claims.values():
             if claim.is_running and not claim.is_launched:
                 self._write(self._runners.launch(claim))
         self._runners.offer(self._grants, self._number)
+        for kind in self._grants.nodes:
+            self._asking.ask(self._grants, kind)
 
     def _priced(self) -> list[Record]:
         """Step times that are not what was predicted before."""
@@ -232,11 +257,16 @@ class Controller:
         return found
 
     def _write(self, *records: Record) -> None:
-        """Record, then hold to be true."""
-        if records:
-            grants = after(self._grants, records)
+        """Record, then hold to be true. Raises NereusError for what cannot be recorded: then nothing has changed."""
+        if not records:
+            return
+        grants = after(self._grants, records)
+        try:
             self._number = self._records.append(time.time(), records)
-            self._grants = grants
+        except sqlite3.Error as error:
+            where = f"the controller's records in {self._runners.root} on its head node cannot be written: {error}"
+            raise NereusError(f"{where}; free or mend that disk, then ask again") from None
+        self._grants = grants
 
 
 def differs(before: Mapping[int, float], now: Mapping[int, float]) -> bool:

@@ -48,10 +48,11 @@ class Office:
         except (RayActorError, GetTimeoutError) as error:
             raise NereusError(f"the controller does not answer ({type(error).__name__}); ask again in a moment") from None
 
-    def stop(self) -> None:
-        """End its jobs, and itself."""
-        self.ask("stop")
+    def stop(self) -> str | None:
+        """End its jobs, and itself; why that could not be recorded, if so."""
+        unrecorded: str | None = self.ask("stop")
         ray.kill(self._handle)
+        return unrecorded
 
 
 def living() -> Office | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from pydantic import ValidationError
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from actors.launch import Footing
@@ -61,9 +62,13 @@ class Runners:
 
     def launch(self, claim: Claim) -> Launched | Ended:
         """Start a job's processes on the devices that it has; it makes no second runner of one that is there."""
-        told, folder = assignment_of(claim), self.folder(claim)
+        folder = self.folder(claim)
         try:
+            told = assignment_of(claim)
             folder.mkdir(parents=True, exist_ok=True)
+        except ValidationError as error:
+            reason = f"this version cannot read its job as another one recorded it: {error}; hand it over again"
+            return Ended(job=claim.told.job, state="failed", reason=reason)
         except OSError as error:
             return Ended(job=claim.told.job, state="failed", reason=f"its folder cannot be made on the head node: {error}")
         gpu = claim.told.resource == "GPU"
@@ -80,7 +85,7 @@ class Runners:
 
     def happened(self, grants: Grants) -> list[Record]:
         """What the runners tell: devices that were left, jobs that ended."""
-        self._bury()
+        self._bury(grants)
         running = [claim for claim in grants.claims.values() if claim.is_launched and claim.ended is None]
         calls, found = dict[Any, Claim](), list[Record]()
         for claim in running:
@@ -181,10 +186,10 @@ class Runners:
         """End the runner of a job that is over, if there is one, with the next look."""
         self._ended_s[job] = -inf
 
-    def _bury(self) -> None:
-        """End the runners of jobs that ended a while ago."""
+    def _bury(self, grants: Grants) -> None:
+        """End the runners of jobs that ended a while ago; one whose end is not recorded yet has still to tell it."""
         for job, ended_s in list(self._ended_s.items()):
-            if time.monotonic() - ended_s > LINGER_S:
+            if grants.claims[job].ended is not None and time.monotonic() - ended_s > LINGER_S:
                 self.kill(job)
                 del self._ended_s[job]
 

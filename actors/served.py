@@ -27,6 +27,8 @@ class Served:
         self._is_wanted = False
         self.url: str | None = None
         """Where it was last."""
+        self.failed: str | None = None
+        """Why it did not serve when it was asked last; asked again with each look."""
 
     def start(self) -> str:
         """Serve; returns where. Raises UserError for tokens or a host that cannot be."""
@@ -39,7 +41,7 @@ class Served:
         return self.url
 
     def keep(self, *, anew: bool) -> None:
-        """Serve, if that was asked for; `anew`: it was, of a controller that died meanwhile. Raises what went wrong."""
+        """Serve, if that was asked for; `anew`: it was, of a controller that died meanwhile."""
         self._is_wanted = self._is_wanted or anew
         if self._asked is None:
             if self._is_wanted:
@@ -47,10 +49,12 @@ class Served:
         elif ray.wait([self._asked], timeout=0)[0]:
             asked, self._asked = self._asked, None
             try:
-                self.url = _url(ray.get(asked))
-            except RayActorError:
+                self.url, self.failed = _url(ray.get(asked)), None
+            except RayActorError as error:
                 self._api = None  # it was killed for good: the next time another is made
-                raise
+                self.failed = f"its API does not serve: {error}"
+            except RayTaskError as error:
+                self.failed = f"its API does not serve: {error.cause or error}"
 
     def end(self) -> None:
         """End it, if there is one."""

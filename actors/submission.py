@@ -25,8 +25,6 @@ class Assignment:
     """What a runner needs to know of its job, as it is recorded."""
 
     job: Job
-    folder: str
-    """The name of the run's folder."""
     checkpoint: Checkpoint | None
 
 
@@ -57,7 +55,8 @@ class Submission:
             wanted=places if is_live else shape_of(job.cluster).places,
             is_live=is_live,
             seconds=seconds,
-            body=_ASSIGNMENT.dump_json(Assignment(job, f"{name}-{self.stamp}", self.checkpoint)).decode(),
+            folder=f"{name}-{self.stamp}",
+            body=_ASSIGNMENT.dump_json(Assignment(job, self.checkpoint)).decode(),
         )
 
 
@@ -68,10 +67,10 @@ def name_of(wanted: str, taken: Container[str]) -> str:
 
 
 def assignment_of(claim: Claim) -> Assignment:
-    """What was recorded of a job."""
+    """What was recorded of a job. Raises ValidationError where another version did, for which a job is something else."""
     return _ASSIGNMENT.validate_json(claim.told.body)
 
 
 def folder_of(root: Path, claim: Claim) -> Path:
     """The run's folder below that of the controller."""
-    return root / "runs" / assignment_of(claim).folder
+    return root / "runs" / claim.told.folder

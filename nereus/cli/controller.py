@@ -12,7 +12,7 @@ from rich.table import Table
 
 from nereus.cli.display import Display
 from nereus.control.checkpoint import Checkpoint
-from nereus.errors import UserError
+from nereus.errors import NereusError, UserError
 from nereus.runtime.standing import DEVICE_COUNTS
 from nereus.spec.job import Job
 
@@ -56,7 +56,7 @@ def show_controller(address: str | None, *, as_json: bool) -> None:
         console.print(f"{kind}: {counts}", highlight=False)
     console.print(_jobs_table(with_office["jobs"]) if with_office["jobs"] else "no job yet", highlight=False)
     if with_office["error"]:
-        console.print(f"its last look failed: {with_office['error']}", highlight=False, markup=False, soft_wrap=True)
+        console.print(with_office["error"], highlight=False, markup=False, soft_wrap=True)
 
 
 def cancel_job(address: str | None, job: str) -> None:
@@ -83,9 +83,10 @@ def stop_controller(address: str | None) -> None:
 
     with attached(where):
         office = living()
-        if office is not None:
-            office.stop()
+        unrecorded = office.stop() if office is not None else None
     Console().print("stopped, and its jobs with it" if office is not None else "no controller lives there")
+    if unrecorded is not None:
+        raise NereusError(f"{unrecorded}: when it is started again there, it takes waiting jobs up again")
 
 
 def take_leave(address: str | None, node: str | None, notice_s: float) -> None:

@@ -194,7 +194,8 @@ def pool_line(event: DevicesChanged) -> str:
 def decision_line(event: Decision) -> str:
     """What was decided on one candidate, and why, in one line."""
     target = "; ".join(f"{name} -> {plan}" for name, plan in event.target.items())
-    return f"{event.verdict.code} after step {event.step} [{'; '.join(event.triggers)}]: {target}: {event.verdict.reason}"
+    code = f"dry run: {event.verdict.code}" if event.is_dry_run else event.verdict.code
+    return f"{code} after step {event.step} [{'; '.join(event.triggers)}]: {target}: {event.verdict.reason}"
 
 
 def transition_line(event: TransitionRecord) -> str:

@@ -18,8 +18,8 @@ OUTCOMES = {"kept": False, "returned": True}
 
 
 def _latest(field: str) -> Callable[[Source], Samples]:
-    """Of the latest decision; not a number before the first, or where there is none."""
-    return one(lambda source: _number(next(iter(source.projection.decisions(None, 1)), None), field))
+    """Of the latest decision that was no dry run; not a number before the first, or where there is none."""
+    return one(lambda source: _number(source.projection.latest_decision, field))
 
 
 def _canary(field: str) -> Callable[[Source], Samples]:

@@ -50,10 +50,14 @@ MOST_WORKS = 4096
 """Works of model-stages that are kept: a window of steps has a few hundred."""
 
 
-def first_pricings(outline: Outline, models: Mapping[str, HfModel]) -> Iterator[OutlinePricing]:
-    """What the first plan is looked for with: what is conservative, and where nothing fits by that, what is counted."""
-    for scale in (UNMEASURED_SCALE, 1.0):
-        yield OutlinePricing(outline=outline, models=models, memory_scale=scale)
+def first_pricings(known: OutlinePricing) -> Iterator[OutlinePricing]:
+    """What a job's first plan is looked for with: what is known, and where nothing fits by that, what is counted.
+
+    Once a peak was measured, nothing is looked for that does not fit by it.
+    """
+    yield known
+    if known.memory_scale == UNMEASURED_SCALE:
+        yield replace(known, memory_scale=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,10 @@ class Submitted:
     """Whether what it has may change while it runs."""
     seconds: Mapping[int, float]
     """Predicted L_step by number of devices, where a plan fits."""
+    folder: str
+    """The name of the run's folder."""
     body: str
-    """The job file, its folder and what it goes on from, as its runner is told (JSON)."""
+    """The job file and what it goes on from, as its runner is told (JSON)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

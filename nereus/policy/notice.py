@@ -10,7 +10,8 @@ from __future__ import annotations
 MOVING_S = 10.0
 """Seconds before devices are gone at which the plan must be on its way off them, where nothing shorter is predicted: proofs
 and moving took 1 to 4 s for models of 8B to 70B, and seldom more than these. Later, the loss cuts the transition off, which
-costs a return to intact units or to a checkpoint; earlier, steps are given up that would have ended, which costs as much."""
+costs a return to intact units or to a checkpoint; earlier, steps are given up that would have ended, which costs as much.
+Longer predictions change nothing: those of links that were not measured yet are many times too long."""
 
 SAFETY = 2.0
 """Predicted seconds of a transition are within this factor of what it takes, once rates of links were learnt."""

@@ -40,6 +40,7 @@ def event_dict(event: News) -> dict[str, Any]:
             "event": "decision",
             "step": event.step,
             "cycle": event.cycle,
+            "dry_run": event.is_dry_run,
             "triggers": list(event.triggers),
             "target": dict(event.target),
             "l_step_s": event.proposal.l_step_s,

@@ -11,6 +11,7 @@ PATIENCE_S = 10.0
 """Seconds for the process before to be gone: one that was killed holds it until the kernel has ended it."""
 
 POLL_S = 0.1
+"""Seconds between two tries."""
 
 
 def held(path: Path, patience_s: float = PATIENCE_S) -> IO[bytes]:

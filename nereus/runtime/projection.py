@@ -122,6 +122,11 @@ class Projection:
         """Decisions below number `before`, newest first; they are numbered from 1."""
         return _newest(self._decisions, before, limit)
 
+    @property
+    def latest_decision(self) -> View | None:
+        """The latest that could come to something: a dry run cannot."""
+        return next((view for view in reversed(self._decisions) if not view["dry_run"]), None)
+
     def decided_for(self, command: str, limit: int) -> list[View]:
         """The decisions that answer an operator's request, in order."""
         asked = [v for v, c in zip(self._decisions, self._commands, strict=True) if c == command]

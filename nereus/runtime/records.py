@@ -19,7 +19,7 @@ KINDS = Kinds(Record)
 
 
 class Records:
-    """An append-only table of records. One thread writes."""
+    """An append-only table of records. One thread at a time uses it."""
 
     def __init__(self, path: Path) -> None:
         # A device that was granted is granted, also after the machine has lost its power.
@@ -34,7 +34,7 @@ class Records:
         rows = [(at_s, *KINDS.dump(record)) for record in records]
         with self._table.whole() as sql:
             sql.executemany("insert into records (at_s, kind, body) values (?, ?, ?)", rows)
-        (last,) = self._table.sql.execute("select coalesce(max(seq), 0) from records").fetchone()
+            (last,) = sql.execute("select coalesce(max(seq), 0) from records").fetchone()
         return int(last)
 
     def all(self) -> list[tuple[float, Record]]:

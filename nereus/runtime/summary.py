@@ -84,7 +84,7 @@ def summarize(events: Sequence[News], samples: SampleCounts, predicted_peak: Cal
         waited_s=sum(e.seconds for e in events if isinstance(e, Waited)),
         saved=[asdict(e) for e in events if isinstance(e, Saved)],
         restored=[_restored(e) for e in events if isinstance(e, Restored)],
-        rejected=[_rejected(d) for d in events if isinstance(d, Decision) and not d.verdict.is_admitted],
+        rejected=[_rejected(d) for d in events if isinstance(d, Decision) and not (d.verdict.is_admitted or d.is_dry_run)],
         samples_seen=samples.seen,
         samples_repeated=samples.repeated,
         samples_skipped=samples.skipped,

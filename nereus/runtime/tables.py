@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 
 class Table:
-    """One file, which one thread writes."""
+    """One file, which one thread at a time uses."""
 
     def __init__(self, path: Path, schema: str, synchronous: Literal["normal", "full"]) -> None:
         """With `full`, what is written survives a loss of power; with `normal`, the death of the process."""

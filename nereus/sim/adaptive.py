@@ -21,7 +21,7 @@ from nereus.control.state import JobState
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.errors import NereusError
 from nereus.planner.outline_pricing import OutlinePricing, first_pricings
-from nereus.planner.pricing import Devices, Lengths
+from nereus.planner.pricing import Devices, Lengths, Pricing
 from nereus.policy.notice import give_up_at
 from nereus.policy.proposal import propose
 from nereus.runtime.driver import Driver
@@ -107,12 +107,12 @@ class Adaptive:
         if not pool.ids:
             return None
         if self._driver_state is None:
-            pricings = first_pricings(scenario.outline, scenario.models)
+            known: Pricing = OutlinePricing(outline=scenario.outline, models=scenario.models)
         else:
-            assert isinstance(self._driver_state.pricing, OutlinePricing)
-            pricings = iter((self._driver_state.pricing,))
+            known = self._driver_state.pricing
+        assert isinstance(known, OutlinePricing)
         expected = scenario.curve.at(self._step + 1)
-        for pricing in pricings:
+        for pricing in first_pricings(known):
             lengths = pricing.lengths(expected.mean, range(self._step + 1, self._step + 2))
             for target in pricing.search(pool, lengths, 1):
                 ids = {name: tuple(pool.ids[at] for at in plan.devices) for name, plan in target.stages.items()}

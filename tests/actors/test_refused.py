@@ -66,6 +66,7 @@ def test_the_autoscaler_is_asked_when_the_number_changes_and_not_again(monkeypat
         wanted=(0, 1),
         is_live=False,
         seconds={},
+        folder="a-20260101-000000",
         body="{}",
     )
     asking, grants = Asking(1, 3), Grants()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import actors.controller
-from actors.controller import Controller, ControllerSpec
+from actors.controller import LOCK_FILE, RECORDS_FILE, Controller, ControllerSpec
 from actors.runner import RunnerSpec
 from actors.runners import Runners, runner_name
 from actors.submission import Submission
+from nereus.errors import NereusError, UserError
 from nereus.policy.grants import Claim, Ended, Granted, Grants, Launched, NodesSeen, after
 from nereus.policy.seating import Node, PoolDevice
+from nereus.runtime.locking import held
 from nereus.spec.loading import parse_job
 from tests.actors.jobs import GENERATION, REFERENCE, TINY, TRAINING, stage
 
@@ -75,8 +78,7 @@ def controller(ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(actors.controller, "devices_of", lambda _: NODES)
     made = Controller(spec_of(tmp_path))
     yield made
-    made._records.close()
-    made._lock.close()
+    closed(made)
 
 
 def submission(name: str) -> Submission:
@@ -141,10 +143,95 @@ def test_a_job_that_cannot_be_launched_holds_up_no_other(ray: FakeRay, tmp_path:
 def test_a_second_controller_of_a_folder_says_so_when_it_is_started(
     ray: FakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taken(path: Path) -> None:
-        raise BlockingIOError(f"another controller keeps its records there ({path} is locked)")
+    monkeypatch.setattr(actors.controller, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(actors.controller, "Thread", lambda **_: Handle())
+    with held(tmp_path / LOCK_FILE):
+        second = Controller(spec_of(tmp_path))
+        with pytest.raises(ValueError, match=f"--folder: {tmp_path} cannot hold .* another controller .* give another"):
+            second.start()
+        assert ray.actors == set()
+        with pytest.raises(UserError):
+            second.granted("a")
+        with pytest.raises(UserError):
+            second.submit(submission("one"))
+        with pytest.raises(UserError):
+            second._look()
+    second._look()
+    assert second.submit(submission("one")) == "one", "it has its records with the first look at which they are free"
+    closed(second)
 
-    monkeypatch.setattr(actors.controller, "held", taken)
-    with pytest.raises(ValueError, match=f"--folder: {tmp_path} cannot hold .* another controller .* give another folder"):
-        Controller(spec_of(tmp_path)).start()
-    assert ray.actors == set()
+
+def test_a_controller_that_reads_its_records_late_has_what_it_knew(tmp_path: Path, controller: Controller) -> None:
+    controller.submit(submission("one"))
+    closed(controller)
+    (tmp_path / RECORDS_FILE).rename(tmp_path / "away")
+    (tmp_path / RECORDS_FILE).mkdir()
+    second = Controller(spec_of(tmp_path))
+    with pytest.raises(UserError, match="unable to open database file"):
+        second.cancel("one", "")
+    (tmp_path / RECORDS_FILE).rmdir()
+    (tmp_path / "away").rename(tmp_path / RECORDS_FILE)
+    second._look()
+    assert [(job["job"], job["state"]) for job in second.status()["jobs"]] == [("one", "starting")]
+    closed(second)
+
+
+def test_a_controller_is_stopped_also_where_that_cannot_be_recorded(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[object] = []
+    monkeypatch.setattr("ray.kill", killed.append)
+    for job in ("one", "two"):
+        controller.submit(submission(job))
+    controller._look()
+    controller._records._table.sql.execute("pragma query_only = on")
+    said = controller.stop()
+    assert said is not None
+    assert "cannot be written: attempt to write a readonly database; free or mend that disk" in said
+    assert len(killed) == 2
+
+
+def test_what_cannot_be_recorded_has_not_happened(controller: Controller) -> None:
+    controller._records._table.sql.execute("pragma query_only = on")
+    with pytest.raises(NereusError, match="cannot be written"):
+        controller.submit(submission("one"))
+    assert controller.status()["jobs"] == []
+
+
+def test_a_job_that_another_version_recorded_fails_and_holds_up_no_other(controller: Controller) -> None:
+    told = submission("old").record("old")
+    controller._write(replace(told, body=told.body.replace('"steps"', '"rounds"')))
+    controller.submit(submission("new"))
+    controller._look()
+    views = {job["job"]: job for job in controller.status()["jobs"]}
+    assert {name: view["state"] for name, view in views.items()} == {"old": "failed", "new": "starting"}
+    assert "this version cannot read its job" in views["old"]["reason"]
+
+
+def test_a_runner_that_was_started_and_not_recorded_ends_with_its_job(
+    ray: FakeRay, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full when its launch was to be recorded, and it is cancelled before the next look."""
+    killed: list[object] = []
+    monkeypatch.setattr("ray.kill", killed.append)
+    controller.submit(submission("one"))
+    ray.actors.add(runner_name("one"))
+    assert controller.cancel("one", "")
+    controller._look()
+    assert len(killed) == 1
+
+
+def test_nodes_are_seen_also_when_no_job_is_left(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    controller.submit(submission("one"))
+    controller._look()
+    controller._write(Ended(job="one", state="finished", reason=""))
+    monkeypatch.setattr(actors.controller, "devices_of", lambda _: ())
+    controller._look()
+    assert controller.status()["devices"]["nereus_device"]["there"] == 0
+
+
+def closed(controller: Controller) -> None:
+    """As the end of its process leaves it."""
+    controller._records.close()
+    if controller._lock is not None:
+        controller._lock.close()

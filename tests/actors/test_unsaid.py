@@ -7,7 +7,7 @@ from queue import Queue
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, ObjectLostError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, ObjectLostError, RayTaskError
 
 import actors.leaving
 import actors.office
@@ -33,6 +33,7 @@ def running() -> Grants:
         wanted=(0, 1),
         is_live=True,
         seconds={1: 2.0, 2: 1.0},
+        folder="job-20260101-000000",
         body="",
     )
     seats = {0: PoolDevice("a", 0), 1: PoolDevice("a", 1)}
@@ -100,21 +101,31 @@ def test_a_node_is_not_free_while_the_controller_does_not_answer(monkeypatch: py
 
 
 def test_an_answer_that_is_lost_is_a_call_that_failed_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = failure(monkeypatch, ObjectLostError("ab" * 28, None, ""))
+    assert (failed.endpoint, failed.op) == ("d0.0", "Split")
+    assert failed.error.startswith("ObjectLostError: ")
+
+
+def test_an_error_without_a_word_is_named_by_its_kind_and_the_next_answer_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failure(monkeypatch, RayTaskError("split", "a traceback", AssertionError())).error == "AssertionError"
+
+
+def failure(patch: pytest.MonkeyPatch, error: Exception) -> OpFailed:
+    """What a call that ends with an error is to the loop; the answer of the next call follows."""
     ready, posted = DeviceReady(device=1, endpoint="d1.0", peak_flops=1.0), Queue[Event]()
 
     def answer(call: str) -> Event:
         if call == "lost":
-            raise ObjectLostError("ab" * 28, None, "")
+            raise error
         return ready
 
-    monkeypatch.setattr("ray.wait", lambda calls, **_: (calls[:1], calls[1:]))
-    monkeypatch.setattr("ray.get", answer)
+    patch.setattr("ray.wait", lambda calls, **_: (calls[:1], calls[1:]))
+    patch.setattr("ray.get", answer)
     completions = Completions(posted.put)
     completions.start()
     completions.add("lost", "d0.0", "Split")
     completions.add("kept", "d1.0", "Split")
     failed = posted.get(timeout=10)
     assert isinstance(failed, OpFailed)
-    assert (failed.endpoint, failed.op) == ("d0.0", "Split")
-    assert failed.error.startswith("ObjectLostError: ")
     assert posted.get(timeout=10) == ready
+    return failed

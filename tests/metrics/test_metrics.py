@@ -258,6 +258,7 @@ def test_dry_run_counts_as_no_decision_and_its_plan_is_not_expected_to_come() ->
     news = [started(), replanned(1, "pool"), step(2), dry, transition(1), step(3)]
     series = of_projection(*news)
     assert value(series, "nereus_decisions_total", code="admitted") == 0
+    assert math.isnan(value(series, "nereus_decision_gain_seconds"))
     assert value(series, "nereus_admitted_gain_seconds_count") == 0
     assert value(series, "nereus_cost_step_predicted_seconds_count") == 1
     assert value(series, "nereus_cost_step_predicted_seconds_sum") == 2.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from nereus.emu.plan import Plan, StagePlan
 from nereus.layout.layout import Layout
-from nereus.planner.outline_pricing import OutlinePricing, node_of
+from nereus.planner.outline_pricing import OutlinePricing, first_pricings, node_of
 from nereus.planner.pricing import Devices, Lengths
 from nereus.spec.outline import parse_outline, read_models
 from nereus.spec.reading import read_data
@@ -38,6 +40,28 @@ def test_price_of_a_plan_is_what_the_search_found_it_at() -> None:
         assert pricing().step_seconds(plan, LENGTHS) == pytest.approx(target.seconds)
         assert max(pricing().peaks(plan, LENGTHS).values()) == pytest.approx(target.peak_bytes, abs=1)
         assert target.peak_bytes <= pricing().usable_bytes
+
+
+def test_first_plan_is_looked_for_by_the_counts_alone_only_while_no_peak_was_measured() -> None:
+    """Decision 032: 1.2 times what is counted, the 99th percentile of the public sweep; then what is counted."""
+    assert [one.memory_scale for one in first_pricings(pricing())] == [1.2, 1.0]
+    assert [one.memory_scale for one in first_pricings(replace(pricing(), memory_scale=1.05))] == [1.05]
+
+
+def test_job_that_fits_by_the_counts_alone_has_a_first_plan() -> None:
+    """On devices of the least memory, to 64 MiB, on which a plan is counted to fit."""
+
+    def of(mib: int) -> OutlinePricing:
+        (group,) = pricing().outline.nodes
+        outline = pricing().outline.model_copy(update={"nodes": (group.model_copy(update={"memory": mib * 2**20}),)})
+        return replace(pricing(), outline=outline)
+
+    def is_counted_to_fit(mib: int) -> bool:
+        return bool(replace(of(mib), memory_scale=1.0).search(whole(), LENGTHS, 1))
+
+    sizes = range(4096, 80 * 1024, 64)
+    least = sizes[bisect_left(sizes, True, key=is_counted_to_fit)]
+    assert [len(one.search(whole(), LENGTHS, 1)) for one in first_pricings(of(least))] == [0, 1]
 
 
 def test_search_with_a_plan_keeps_its_layouts() -> None:
