@@ -25,7 +25,9 @@ def controller_start(
         Path, typer.Option(help="Its records and runs, on the head node.", show_default="~/.nereus/controller")
     ] = Path("~/.nereus/controller"),
     host: Annotated[str, typer.Option(help="Where its API listens; beyond loopback it needs a token file.")] = LOOPBACK,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of its API, or the next free one.")] = DEFAULT_PORT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port of its API; on loopback, if taken, the next free one.")
+    ] = DEFAULT_PORT,
     token_file: Annotated[
         Path | None,
         typer.Option("--token-file", envvar="NEREUS_TOKEN_FILE", help="Tokens of the API, by role, on the head node."),

@@ -68,6 +68,11 @@ def test_what_is_mounted_from_the_repository_is_there() -> None:
         assert mode == "ro"
 
 
+def test_workers_see_the_runs_folders_of_the_head_where_checkpoints_go() -> None:
+    assert SERVICES["head"]["volumes"] == SERVICES["worker"]["volumes"] == ["journals:/var/lib/nereus"]
+    assert "--folder /var/lib/nereus " in SERVICES["controller"]["command"][-1]
+
+
 @pytest.mark.parametrize(("answers", "starts"), [("0", 0), ("1", 3)])
 def test_controller_is_started_whenever_its_api_does_not_answer(tmp_path: Path, answers: str, starts: int) -> None:
     """The service's own loop, with programs that only note how they were called; the third sleep ends it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.helm.charts import CHART, DEFAULT, MONITORING, head, of_kind, pods, rendered, the
+from tests.helm.charts import CHART, DEFAULT, MONITORING, head, of_kind, options, pods, refusal, rendered, the
 
 OPEN = "api.existingSecret=tokens"
 
@@ -38,13 +38,19 @@ def test_an_api_with_tokens_listens_beyond_loopback_and_has_them_as_a_file(newes
     assert {"name": "NEREUS_TOKEN_FILE", "value": "/etc/nereus/tokens"} in container["env"]
 
 
-def test_token_file_is_where_it_is_told_to_be(newest: Path) -> None:
-    objects = rendered(newest, (DEFAULT,), (OPEN, "api.tokenFile=/run/api/who"))
-    assert "--token-file /run/api/who" in the(objects, "RayJob")["spec"]["entrypoint"]
-    (container,) = head(objects)["spec"]["containers"]
-    assert {"name": "tokens", "mountPath": "/run/api", "readOnly": True} in container["volumeMounts"]
+def test_token_file_of_the_chart_s_own_head_is_named_by_its_key(newest: Path) -> None:
+    objects = rendered(newest, (DEFAULT,), (OPEN, "api.tokensKey=who", "api.tokenFile=/etc/nereus/who"))
+    assert "--token-file /etc/nereus/who" in the(objects, "RayJob")["spec"]["entrypoint"]
     (volume,) = [found for found in head(objects)["spec"]["volumes"] if found["name"] == "tokens"]
-    assert volume["secret"]["items"] == [{"key": "tokens", "path": "who"}]
+    assert volume["secret"]["items"] == [{"key": "who", "path": "who"}]
+
+
+@pytest.mark.parametrize("place", ["/tmp/tokens", "/etc/tokens", "/var/lib/nereus/tokens", "/etc/nereus/others"])
+def test_token_file_of_the_chart_s_own_head_is_refused_elsewhere(newest: Path, place: str) -> None:
+    """Its folder is mounted over: two mounts of one path, or nothing left of what was in it."""
+    said = refusal(newest, *options((DEFAULT,), OPEN, f"api.tokenFile={place}"))
+    assert f"api.tokenFile is {place}, but rayCluster.create is true" in said
+    assert "at /etc/nereus/tokens; leave api.tokenFile empty" in said
 
 
 def test_on_a_cluster_of_another_the_token_file_is_where_its_head_has_it(newest: Path) -> None:

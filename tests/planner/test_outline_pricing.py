@@ -49,19 +49,19 @@ def test_first_plan_is_looked_for_by_the_counts_alone_only_while_no_peak_was_mea
 
 
 def test_job_that_fits_by_the_counts_alone_has_a_first_plan() -> None:
-    """On devices of the least memory, to 64 MiB, on which a plan is counted to fit."""
+    """On four devices of the least memory, to a GiB, on which a plan is counted to fit."""
+    pool = Devices(whole().ids[:4], whole().node_of)
 
-    def of(mib: int) -> OutlinePricing:
+    def of(gib: int) -> OutlinePricing:
         (group,) = pricing().outline.nodes
-        outline = pricing().outline.model_copy(update={"nodes": (group.model_copy(update={"memory": mib * 2**20}),)})
+        outline = pricing().outline.model_copy(update={"nodes": (group.model_copy(update={"memory": gib * 2**30}),)})
         return replace(pricing(), outline=outline)
 
-    def is_counted_to_fit(mib: int) -> bool:
-        return bool(replace(of(mib), memory_scale=1.0).search(whole(), LENGTHS, 1))
+    def is_counted_to_fit(gib: int) -> bool:
+        return bool(replace(of(gib), memory_scale=1.0).search(pool, LENGTHS, 1))
 
-    sizes = range(4096, 80 * 1024, 64)
-    least = sizes[bisect_left(sizes, True, key=is_counted_to_fit)]
-    assert [len(one.search(whole(), LENGTHS, 1)) for one in first_pricings(of(least))] == [0, 1]
+    least = bisect_left(range(1024), True, lo=4, key=is_counted_to_fit)
+    assert [len(one.search(pool, LENGTHS, 1)) for one in first_pricings(of(least))] == [0, 1]
 
 
 def test_search_with_a_plan_keeps_its_layouts() -> None:

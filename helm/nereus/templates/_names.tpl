@@ -74,12 +74,19 @@ ray.io/node-type: head
 {{- end -}}
 {{- end -}}
 
-{{/* Where the head's pod has the tokens of the API. Into another's pod the chart mounts nothing, so its owner's path must be told. */}}
+{{/*
+Where the head's pod has the tokens of the API. In the chart's own head they are mounted over a folder, which must hold nothing
+else, so the place is fixed. Into another's pod the chart mounts nothing, so its owner's path must be told.
+*/}}
 {{- define "nereus.tokenFile" -}}
-{{- if .Values.api.tokenFile -}}
+{{- if .Values.rayCluster.create -}}
+{{- $place := printf "/etc/nereus/%s" .Values.api.tokensKey -}}
+{{- if and .Values.api.tokenFile (ne .Values.api.tokenFile $place) -}}
+{{- fail (printf "api.tokenFile is %s, but rayCluster.create is true: the chart's own head has the tokens at %s; leave api.tokenFile empty" .Values.api.tokenFile $place) -}}
+{{- end -}}
+{{- $place -}}
+{{- else if .Values.api.tokenFile -}}
 {{- .Values.api.tokenFile -}}
-{{- else if .Values.rayCluster.create -}}
-{{- printf "/etc/nereus/%s" .Values.api.tokensKey -}}
 {{- else -}}
 {{- fail "rayCluster.create is false and api.existingSecret is set, but api.tokenFile is empty: give the path at which the head's pod of that RayCluster has the token file" -}}
 {{- end -}}
