@@ -22,8 +22,8 @@ from nereus.control.effects import News
 from nereus.errors import JobStopped, NereusError, UserError
 from nereus.runtime.summary import Summary
 
-ANSWER_S = 30.0
-"""Seconds to wait for the controller: a look at its jobs takes 6 at most, and after a death it is back in ten."""
+ANSWER_S = 60.0
+"""Seconds to wait for the controller: a look at its jobs takes 6 at most, and after a death it is back in ten to thirty."""
 
 START_S = 120.0
 """Seconds until it must be up: its process imports what a head does, on a machine that may be busy."""

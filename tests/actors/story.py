@@ -334,7 +334,8 @@ def samples(ray: Started) -> Path:
 
 
 def sampled(ray: Started) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in samples(ray).read_text().splitlines() if line.endswith("}")]
+    """Whole lines only: one may be on its way."""
+    return [json.loads(line) for line in samples(ray).read_text().rpartition("\n")[0].splitlines()]
 
 
 def recorded(story: Story) -> list[tuple[float, Record]]:
