@@ -255,7 +255,13 @@ def background(ray: Started, *arguments: str) -> subprocess.Popen[bytes]:
     """A command of ours that goes on by itself; what it prints is in NAME.out, by its job file."""
     command, path = [sys.executable, "-m", "nereus", *arguments], printed(ray, Path(arguments[1]).stem)
     with path.open("wb") as out:
-        return subprocess.Popen(command, env=ray.environment, cwd=ray.folder, stdout=out, stderr=out)
+        outputs = {"stdout": out, "stderr": out}
+        return subprocess.Popen(command, env=ray.environment, cwd=ray.folder, **outputs, preexec_fn=interruptible)
+
+
+def interruptible() -> None:
+    """Take Ctrl-C, also where the tests themselves run in a shell's background, which has its children ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def printed(ray: Started, job: str) -> Path:
