@@ -183,9 +183,8 @@ def _planned(spec: StateSpec, current: tuple[Emu, ...], target: Shape, epoch: in
     endpoint_of = {device: _endpoint(device) for device in range(count)}
     device_of = {endpoint: device for device, endpoint in endpoint_of.items()}
     node_of = {device: device // NODE_SIZE for device in range(count)}
-    layout = Layout(target.tp, target.pp)
-    arranged = arrange(current, STAGE, layout, target.dp, range(target.size), device_of, node_of)
-    plan = most_resident(arranged, current, spec, device_of, node_of)
+    wanted = StagePlan(STAGE, Layout(target.tp, target.pp), target.dp, tuple(range(target.size)))
+    plan = most_resident(arrange(current, wanted, device_of, node_of), current, spec, device_of, node_of)
     nodes = {endpoint: node_of[device] for endpoint, device in device_of.items()}
     return transition_dag({STAGE: current}, {STAGE: plan}, {STAGE: spec}, endpoint_of, epoch, nodes)
 

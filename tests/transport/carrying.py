@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from nereus.emu.digest import Digest
@@ -45,7 +45,8 @@ def plan_of(
     """
     layout, found = make_layout(text), degrees(text)
     on = range(layout.size * found["dp"]) if devices is None else devices
-    plan = replace(arrange(current, STAGE, layout, found["dp"], on, DEVICE_OF, ONE_NODE), zero1=bool(found["zero"]))
+    wanted = StagePlan(STAGE, layout, found["dp"], tuple(on), zero1=bool(found["zero"]))
+    plan = arrange(current, wanted, DEVICE_OF, ONE_NODE)
     return plan if state is None else most_resident(plan, current, state, DEVICE_OF, ONE_NODE)
 
 
