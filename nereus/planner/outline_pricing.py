@@ -8,7 +8,7 @@ A step is remembered when it is told and learnt from when a plan is next priced:
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, product
@@ -48,16 +48,6 @@ MOST_COUNTED = 1024
 
 MOST_WORKS = 4096
 """Works of model-stages that are kept: a window of steps has a few hundred."""
-
-
-def first_pricings(known: OutlinePricing) -> Iterator[OutlinePricing]:
-    """What a job's first plan is looked for with: what is known, and where nothing fits by that, what is counted.
-
-    Once a peak was measured, nothing is looked for that does not fit by it.
-    """
-    yield known
-    if known.memory_scale == UNMEASURED_SCALE:
-        yield replace(known, memory_scale=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

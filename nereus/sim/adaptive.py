@@ -20,7 +20,8 @@ from nereus.control.phases import Admitted, Waiting
 from nereus.control.state import JobState
 from nereus.emu.plan import DeviceId, Plan, StagePlan
 from nereus.errors import NereusError
-from nereus.planner.outline_pricing import OutlinePricing, first_pricings
+from nereus.planner.first_plan import first_pricings
+from nereus.planner.outline_pricing import OutlinePricing
 from nereus.planner.pricing import Devices, Lengths, Pricing
 from nereus.policy.notice import give_up_at
 from nereus.policy.proposal import propose

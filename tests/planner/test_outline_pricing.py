@@ -12,7 +12,8 @@ import pytest
 
 from nereus.emu.plan import Plan, StagePlan
 from nereus.layout.layout import Layout
-from nereus.planner.outline_pricing import OutlinePricing, first_pricings, node_of
+from nereus.planner.first_plan import first_pricings
+from nereus.planner.outline_pricing import OutlinePricing, node_of
 from nereus.planner.pricing import Devices, Lengths
 from nereus.spec.outline import parse_outline, read_models
 from nereus.spec.reading import read_data
