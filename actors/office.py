@@ -20,6 +20,7 @@ from actors.runners import runner_name
 from actors.submission import Submission
 from nereus.control.effects import News
 from nereus.errors import JobStopped, NereusError, UserError
+from nereus.runtime.cluster_driver import Bounds
 from nereus.runtime.summary import Summary
 
 ANSWER_S = 60.0
@@ -146,4 +147,5 @@ def spec_of(folder: Path, host: str, port: int, token_file: Path | None, least: 
     """What a controller is told. Raises UserError for bounds that are none."""
     if most is not None and most < least:
         raise UserError(f"--max-devices: {most} is not allowed; it must be at least --min-devices, which is {least}")
-    return ControllerSpec(folder=folder, host=host, port=port, token_file=token_file, min_devices=least, max_devices=most)
+    bounds = Bounds(least=least, most=most)
+    return ControllerSpec(folder=folder, host=host, port=port, token_file=token_file, bounds=bounds)

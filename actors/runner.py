@@ -8,7 +8,9 @@ It owns all actors of its job, so that they end with it; it is found again by it
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -20,16 +22,19 @@ from ray.exceptions import GetTimeoutError, RayActorError
 from actors.launch import Footing, Launched, first_weights, started
 from nereus.control.checkpoint import Checkpoint
 from nereus.control.effects import News
-from nereus.control.offer import Holdings, Offer
+from nereus.control.offer import Offer
 from nereus.errors import NereusError
 from nereus.policy.sharing import step_times
 from nereus.policy.snapshot import Snapshot
+from nereus.runtime.cluster_ports import Look, Outcome
 from nereus.runtime.event_log import event_dict
-from nereus.runtime.summary import Summary
 from nereus.spec.job import Job
 
-RUNNER_LANES = {"ask": 1, "price": 1}
-"""Looks and offers in one thread, searches that may take seconds in another."""
+RUNNER_LANES = {"ask": 1}
+"""Looks and offers; the job, and searches that may take seconds, have threads of their own."""
+
+PRICE_EVERY_S = 30.0
+"""Seconds between two predictions of what a running job would gain by devices: lengths change over minutes."""
 
 ANSWER_S = 5.0
 """Seconds to wait for the job's head: it answers in milliseconds, and one that restarts is asked again."""
@@ -46,29 +51,6 @@ class RunnerSpec:
     checkpoint: Checkpoint | None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a job ended."""
-
-    state: str
-    """`finished`, `failed` or `cancelled`."""
-    reason: str
-    summary: Summary | None = None
-    """Of a finished job."""
-    error: NereusError | None = None
-    """Of a failed one, where it was one of ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a runner tells of its job."""
-
-    holdings: Holdings | None
-    """None while its head starts, or does not answer."""
-    outcome: Outcome | None
-    """None while it runs."""
-
-
 class Runner:
     """One job."""
 
@@ -78,14 +60,16 @@ class Runner:
         self._news: list[News] = []
         self._outcome: Outcome | None = None
         self._cancelled: str | None = None
+        self._seconds: Mapping[int, float] | None = None
         Thread(target=self._drive, name="job", daemon=True).start()
+        if spec.footing.is_live:
+            Thread(target=self._price_for_ever, name="prices", daemon=True).start()
 
     def look(self) -> Look:
         """What the job has, or how it ended."""
         if self._outcome is not None:
-            return Look(None, self._outcome)
-        holdings: Holdings | None = self._ask("holdings")
-        return Look(holdings, None)
+            return Look(outcome=self._outcome)
+        return Look(holdings=self._ask("holdings"), seconds=self._seconds)
 
     def offer(self, offer: Offer) -> None:
         """What the job may use from now on."""
@@ -99,14 +83,17 @@ class Runner:
         """End the job; its outcome says so once its processes are gone."""
         self._cancelled = reason
 
-    def step_times(self) -> Mapping[int, float] | None:
-        """Predicted L_step by number of devices, on what the job has learnt; None where that is not to be had now."""
-        snapshot: Snapshot | None = self._ask("snapshot")
-        if snapshot is None:
-            return None
+    def _price_for_ever(self) -> None:
+        """Predict L_step by number of devices, on what the job has learnt, again and again until it is over."""
         job = self._spec.job
         places = tuple(place for place in range(job.cluster.num_devices) if place not in job.absent)
-        return step_times(snapshot.pricing, places, snapshot.node_of, snapshot.lengths)
+        while self._outcome is None:
+            time.sleep(PRICE_EVERY_S)
+            snapshot: Snapshot | None = self._ask("snapshot")
+            if snapshot is None:
+                continue
+            with suppress(NereusError):  # what cannot be searched now is searched again
+                self._seconds = step_times(snapshot.pricing, places, snapshot.node_of, snapshot.lengths)
 
     def _drive(self) -> None:
         """Run the job to its end, and keep what happened in its folder."""

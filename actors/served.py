@@ -43,18 +43,22 @@ class Served:
     def keep(self, *, anew: bool) -> None:
         """Serve, if that was asked for; `anew`: it was, of a controller that died meanwhile."""
         self._is_wanted = self._is_wanted or anew
+        try:
+            self._keep()
+        except RayActorError as error:
+            self._api = None  # it was killed for good: the next time another is made
+            self.failed = f"its API does not serve: {error}"
+        except Exception as error:
+            cause = error.cause if isinstance(error, RayTaskError) else None
+            self.failed = f"its API does not serve: {cause or error}"
+
+    def _keep(self) -> None:
         if self._asked is None:
             if self._is_wanted:
                 self._asked = self._ask()
         elif ray.wait([self._asked], timeout=0)[0]:
             asked, self._asked = self._asked, None
-            try:
-                self.url, self.failed = _url(ray.get(asked)), None
-            except RayActorError as error:
-                self._api = None  # it was killed for good: the next time another is made
-                self.failed = f"its API does not serve: {error}"
-            except RayTaskError as error:
-                self.failed = f"its API does not serve: {error.cause or error}"
+            self.url, self.failed = _url(ray.get(asked)), None
 
     def end(self) -> None:
         """End it, if there is one."""

@@ -5,9 +5,7 @@ Job, checkpoint -> Submission -> Submitted (needs, step times, body)          Cl
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import TypeAdapter
 
@@ -40,37 +38,26 @@ class Submission:
     """When, as the name of its folder says it."""
     checkpoint: Checkpoint | None = None
 
-    def record(self, name: str) -> Submitted:
-        """What is recorded of it under a name. Searches a plan for each number of devices."""
+    def record(self) -> Submitted:
+        """What is recorded of it. Searches a plan for each number of devices."""
         job, config = self.job, describe(self.job)
         places = tuple(p for p in shape_of(job.cluster).places if p not in job.absent)
         is_live = follows_nodes(job)
         expected = config.prior.lengths(0.0, range(1, 2))
         seconds = step_times(config.prior, places, config.node_of, expected) if is_live else {}
         return Submitted(
-            job=name,
+            job=job.name,
             resource=resource_of(job.cluster),
             shape=shape_of(job.cluster),
             needed=needed(job) if is_live else shape_of(job.cluster).places,
             wanted=places if is_live else shape_of(job.cluster).places,
             is_live=is_live,
             seconds=seconds,
-            folder=f"{name}-{self.stamp}",
+            stamp=self.stamp,
             body=_ASSIGNMENT.dump_json(Assignment(job, self.checkpoint)).decode(),
         )
-
-
-def name_of(wanted: str, taken: Container[str]) -> str:
-    """A name that no job of the controller has ever had: that of the job file, or with a number."""
-    names = (wanted, *(f"{wanted}-{number}" for number in range(2, 10_000)))
-    return next(name for name in names if name not in taken)
 
 
 def assignment_of(claim: Claim) -> Assignment:
     """What was recorded of a job. Raises ValidationError where another version did, for which a job is something else."""
     return _ASSIGNMENT.validate_json(claim.told.body)
-
-
-def folder_of(root: Path, claim: Claim) -> Path:
-    """The run's folder below that of the controller."""
-    return root / "runs" / claim.told.folder

@@ -59,6 +59,7 @@ THOROUGH = (
     "control/test_machine.py",
     "monitor/test_inventory.py",
     "runtime/test_checkpoints.py",
+    "runtime/test_cluster_machine.py",
     "runtime/test_driver.py",
     "runtime/test_early_ends.py",
     "runtime/test_estimate_benchmark.py",

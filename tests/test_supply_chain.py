@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -97,10 +98,17 @@ def test_licences_document_is_what_installed_distributions_state() -> None:
 @pytest.mark.parametrize("lock", LOCKS)
 def test_bill_of_materials_is_valid_and_has_what_is_locked(lock: str, tmp_path: Path) -> None:
     target = tmp_path / "sbom.cdx.json"
-    tool = str(Path(sys.executable).with_name("cyclonedx-py"))
+    tool = str(Path(sys.executable).parents[1] / "sbom" / "bin" / "cyclonedx-py")
     options = ["--pyproject", "pyproject.toml", "--output-format", "JSON", "--validate", "--output-file", str(target)]
     subprocess.run([tool, "requirements", lock, *options], cwd=ROOT, check=True, capture_output=True)
     bill = json.loads(target.read_text(encoding="utf-8"))
     assert bill["bomFormat"] == "CycloneDX"
     assert bill["metadata"]["component"]["name"] == "nereus-rl"
     assert {canonicalize_name(part["name"]): part["version"] for part in bill["components"]} == pins(lock)
+
+
+def test_nothing_that_is_installed_slows_the_start_of_each_process_of_ray() -> None:
+    """Ray imports jsonschema, which compiles a grammar of URIs for two seconds wherever it finds the package of it."""
+    assert importlib.util.find_spec("rfc3987_syntax") is None, (
+        "`pip show rfc3987-syntax` says who wants it: not in this .venv"
+    )

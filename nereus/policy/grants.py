@@ -33,10 +33,15 @@ class Submitted:
     """Whether what it has may change while it runs."""
     seconds: Mapping[int, float]
     """Predicted L_step by number of devices, where a plan fits."""
-    folder: str
-    """The name of the run's folder."""
+    stamp: str
+    """When it came, as the name of its run's folder says it."""
     body: str
     """The job file and what it goes on from, as its runner is told (JSON)."""
+
+    @property
+    def run(self) -> str:
+        """The name of its run, which no other has."""
+        return f"{self.job}-{self.stamp}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +146,14 @@ class Grants:
     def of_kind(self, resource: str) -> list[Claim]:
         """The jobs that are not over and want this kind of device, in the order in which they came."""
         return [claim for claim in self.claims.values() if claim.ended is None and claim.told.resource == resource]
+
+    def running(self) -> list[Claim]:
+        """The jobs whose processes were started, and that are not over."""
+        return [claim for claim in self.claims.values() if claim.is_launched and claim.ended is None]
+
+    def on_node(self, node: str) -> int:
+        """How many devices of a node jobs have, those that they are leaving included."""
+        return sum(seat.node == node for claim in self.claims.values() for seat in claim.seats.values())
 
     def taken(self, resource: str) -> set[PoolDevice]:
         """The pool devices that some job has."""

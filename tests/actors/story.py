@@ -1,6 +1,6 @@
 """What happens on one cluster of `ray start`, from its start to the end of the last job: looked at by several tests.
 
-submit: a Ray job -> follow: a raylet dies, a node takes its leave -> control: two jobs at once, two that wait
+submit: a Ray job -> follow: a raylet dies, another node takes its leave -> control: two jobs at once, one that waits
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from nereus.control.events import JobStarted, PoolChanged
+from nereus.control.events import Committed, JobStarted, PoolChanged
 from nereus.policy.grants import Ended, Freed, Grants, Record, after
 from nereus.policy.seating import PoolDevice
 from nereus.runtime.records import Records
@@ -95,8 +95,8 @@ class Story:
     """What happened on one cluster, from its start to the end of the last job."""
 
     submitted: subprocess.CompletedProcess[str] | None = None
-    followers: dict[str, tuple[int, Path]] = field(default_factory=dict)
-    """The exit codes and folders of the jobs that were alone."""
+    survivor: tuple[int, Path] = (-1, Path())
+    """The exit code and the folder of the job that was alone."""
     left: subprocess.CompletedProcess[str] | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
     """Of the two jobs' time, as the sampler prints them."""
@@ -106,8 +106,10 @@ class Story:
     """What the command shows when both jobs are over."""
     watched: tuple[int, str] = (-1, "")
     interrupted: int = -1
-    cancelled: list[subprocess.CompletedProcess[str]] = field(default_factory=list)
-    """Of a job that waits, of that job again, of one that there is not."""
+    killed_s: float = 0.0
+    """When the controller was killed."""
+    cancelled: dict[str, subprocess.CompletedProcess[str]] = field(default_factory=dict)
+    """Of a job that runs, of that job again, of one that there is not."""
     scraped: Scraped | None = None
     """None where there is no Prometheus."""
     stopped: str = ""
@@ -161,37 +163,34 @@ def submit(ray: Started) -> subprocess.CompletedProcess[str]:
 
 
 def follow(ray: Started, told: Story) -> None:
-    """Two jobs, one after the other, that have the cluster to themselves: a node of the plan dies, or takes its leave."""
-
-    def kill(node: int) -> None:
-        os.kill(ray.raylet(node).pid, signal.SIGKILL)
-
-    def leave(node: int) -> None:
-        leaver = next(row["NodeID"] for row in nodes(ray) if row["Alive"] and row["devices"] == 4)
-        command = ("leave", "--address", ray.address, "--node", leaver, "--notice", "60")
-        told.left = ray.nereus(*command, timeout_s=PATIENCE_S)
-
-    alone(ray, told, "survivor", 8, kill)
-    alone(ray, told, "mover", 24, leave)
-
-
-def alone(ray: Started, told: Story, name: str, steps: int, happens: Callable[[int], None]) -> None:
-    """Run a job to its end; something happens to the node beside the head that it uses, in its fourth step."""
-    path, runs = job_file(ray.folder, name, steps, 4, 0.06), ray.folder / name
+    """A job that has the cluster to itself: the node beside the head that it uses dies, and the next one takes its leave."""
+    path, runs = job_file(ray.folder, "survivor", 24, 4, 0.06), ray.folder / "survivor"
     run = background(ray, "run", str(path), "--address", ray.address, "--run-dir", str(runs))
     try:
         wait_until(lambda: run.poll() is not None or list(runs.glob("*")), PATIENCE_S)
         (folder,) = runs.glob("*")
         wait_until(lambda: 3 in journals.steps(folder) or run.poll() is not None, PATIENCE_S)
-        happens(in_use(ray))
-        told.followers[name] = run.wait(PATIENCE_S), folder
+        os.kill(ray.raylet(in_use(ray)).pid, signal.SIGKILL)
+        wait_until(lambda: has_moved(folder) or run.poll() is not None, PATIENCE_S)
+        leaver = next(row["NodeID"] for row in nodes(ray) if row["Alive"] and row["devices"] == 4)
+        command = ("leave", "--address", ray.address, "--node", leaver, "--notice", "60")
+        told.left = ray.nereus(*command, timeout_s=PATIENCE_S)
+        told.survivor = run.wait(PATIENCE_S), folder
     finally:
         run.kill()
         run.wait()
 
 
+def has_moved(folder: Path) -> bool:
+    """Whether a job that has lost devices uses others in their place."""
+    events = journals.events(folder)
+    lost = next((at for at, event in enumerate(events) if isinstance(event, PoolChanged) and event.gone), len(events))
+    used = {event.endpoint for event in events[lost:] if isinstance(event, Committed)}
+    return bool(used & {"d2.1", "d3.1"})
+
+
 def control(ray: Started, told: Story) -> None:
-    """Two jobs at once, two that find no room, and a controller that dies meanwhile."""
+    """Two jobs at once, one that finds no room, and a controller that dies meanwhile."""
     told.controller = ray.folder / "controller"
     tokens = ray.folder / "tokens"
     tokens.write_text(f"viewer:{VIEWER}\noperator:{OPERATOR}\n")
@@ -203,22 +202,24 @@ def control(ray: Started, told: Story) -> None:
     told.started = first.stdout + first.stderr, again.stdout + again.stderr
     with sampling(ray, told), scraped(ray, told):
         # The first has grown to 4 of 6 devices when the second wants 4: it has to leave two, and gets them back.
-        first, second = (job_file(ray.folder, *asked, 0.06) for asked in (("first", 60, 2), ("second", 8, 4)))
+        first, second = (job_file(ray.folder, *asked, 0.06) for asked in (("first", 500, 2), ("second", 8, 4)))
         wide = {"nodes": 4, "devices_per_node": 2, "device": {"memory": "256MiB"}}
-        huge, spare = (
-            job_file(ray.folder, name, 2, 2, 0.1, cluster=wide, policy={"adapt": False}) for name in ("huge", "spare")
-        )
+        huge = job_file(ray.folder, "huge", 2, 2, 0.1, cluster=wide, policy={"adapt": False})
         detached = ray.nereus("run", str(first), "--address", ray.address, "--detach", timeout_s=PATIENCE_S)
         assert detached.returncode == 0, detached.stderr
         waits = background(ray, "run", str(huge), "--address", ray.address)
         watcher = background(ray, "run", str(second), "--address", ray.address, "--json")
         until(ray, "second", lambda job: (job["step"] or 0) >= 1)
+        told.killed_s = time.time()
         kill_controller(ray)
         waits.send_signal(signal.SIGINT)
         told.interrupted = waits.wait(PATIENCE_S)
-        cancel(ray, told, spare)
+        told.cancelled["nobody"] = cancel(ray, "nobody")
         told.watched = watcher.wait(PATIENCE_S), printed(ray, "second").read_text()
-        until(ray, "first", lambda job: job["state"] not in ("queued", "starting", "running"))
+        until(ray, "first", lambda job: len(job["devices"]) == 4)
+        told.cancelled["first"] = cancel(ray, "first")
+        until(ray, "first", lambda job: job["state"] == "cancelled")
+        told.cancelled["again"] = cancel(ray, "first")
         shown = ray.nereus("controller", "status", "--address", ray.address, "--json", timeout_s=PATIENCE_S)
         told.status = json.loads(shown.stdout.splitlines()[-1])
     stopped = ray.nereus("controller", "stop", "--address", ray.address, timeout_s=PATIENCE_S)
@@ -227,12 +228,9 @@ def control(ray: Started, told: Story) -> None:
     told.leftover = [p.command for p in named(everything(ray), "(Runner|Head|JobActor|Controller|Api)")]
 
 
-def cancel(ray: Started, told: Story, path: Path) -> None:
-    """Hand over a job that finds no room, and cancel it by the command; the others run on meanwhile."""
-    detached = ray.nereus("run", str(path), "--address", ray.address, "--detach", timeout_s=PATIENCE_S)
-    assert detached.returncode == 0, detached.stderr
-    for job in (path.stem, path.stem, "nobody"):
-        told.cancelled.append(ray.nereus("controller", "cancel", job, "--address", ray.address, timeout_s=PATIENCE_S))
+def cancel(ray: Started, job: str) -> subprocess.CompletedProcess[str]:
+    """End a job of the controller by the command."""
+    return ray.nereus("controller", "cancel", job, "--address", ray.address, timeout_s=PATIENCE_S)
 
 
 def api_of(output: str) -> str:

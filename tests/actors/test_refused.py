@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 import ray
 from ray._private.utils import check_version_info
 from ray.exceptions import AuthenticationError
 
-from actors.asking import Asking
 from actors.connection import refused
 from actors.leaving import node_named
+from actors.nodes import RayNodes
 from nereus.errors import UserError
-from nereus.policy.grants import Grants, Submitted, after
-from nereus.policy.seating import Shape
 
 
 def test_another_ray_or_python_is_named_with_ours_and_what_to_install() -> None:
@@ -55,42 +50,10 @@ def test_a_node_is_named_by_its_id_the_beginning_of_it_or_its_address() -> None:
         node_named(rows, "ab")
 
 
-def test_the_autoscaler_is_asked_when_the_number_changes_and_not_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_autoscaler_is_asked_for_all_kinds_in_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[dict[str, int]]] = []
     monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda bundles: asked.append(bundles))
-    told = Submitted(
-        job="a",
-        resource="GPU",
-        shape=Shape(2, 2, True),
-        needed=(0, 1),
-        wanted=(0, 1),
-        is_live=False,
-        seconds={},
-        folder="a-20260101-000000",
-        body="{}",
-    )
-    asking, grants = Asking(1, 3), Grants()
-    for records in ((), (), (told,), (), (replace(told, job="b"),)):
-        grants = after(grants, records)
-        asking.ask(grants, "GPU")
-    asking.withdraw()
-    assert [len(bundles) for bundles in asked] == [1, 2, 3, 0], "the least, one job, the most that is allowed, none"
-    assert all(bundle == {"GPU": 1} for bundles in asked for bundle in bundles)
-
-
-def test_a_request_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def refuses(bundles: list[Any]) -> None:
-        raise ConnectionError("the GCS does not answer")
-
-    asking = Asking(2, None)
-    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", refuses)
-    with pytest.raises(ConnectionError):
-        asking.ask(Grants(), "GPU")
-    assert asking.latest == {}
-    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda bundles: asked.append(len(bundles)))
-    asking.ask(Grants(), "GPU")
-    asking.ask(Grants(), "GPU")
-    assert asked == [2]
-    assert asking.latest == {"GPU": 2}
+    nodes = RayNodes()
+    nodes.request({"nereus_device": 1, "GPU": 2})
+    nodes.request({})
+    assert asked == [[{"GPU": 1}, {"GPU": 1}, {"nereus_device": 1}], []]

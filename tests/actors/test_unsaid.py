@@ -19,26 +19,7 @@ from actors.office import Office
 from actors.runners import Runners
 from nereus.control.events import DeviceReady, Event, OpFailed
 from nereus.errors import NereusError
-from nereus.policy.grants import Ended, Granted, Grants, Launched, NodesSeen, Submitted, after
-from nereus.policy.seating import Node, PoolDevice, Shape
-
-
-def running() -> Grants:
-    """A job that runs on the two devices of a node."""
-    told = Submitted(
-        job="job",
-        resource="nereus_device",
-        shape=Shape(1, 2, False),
-        needed=(0, 1),
-        wanted=(0, 1),
-        is_live=True,
-        seconds={1: 2.0, 2: 1.0},
-        folder="job-20260101-000000",
-        body="",
-    )
-    seats = {0: PoolDevice("a", 0), 1: PoolDevice("a", 1)}
-    seen = NodesSeen(resource="nereus_device", nodes=(Node(id="a", devices=2),))
-    return after(Grants(), (seen, told, Granted(job="job", seats=seats), Launched(job="job")))
+from nereus.runtime.cluster_ports import Look
 
 
 class Handle:
@@ -67,20 +48,25 @@ def ray_says(patch: pytest.MonkeyPatch, error: Exception, *, found: bool) -> Non
 def test_a_runner_that_ray_does_not_name_in_time_has_not_died(monkeypatch: pytest.MonkeyPatch) -> None:
     ray_says(monkeypatch, GetTimeoutError("the GCS server is dead or under high load"), found=False)
     with pytest.raises(GetTimeoutError):
-        Runners(Path("nowhere")).happened(running())
+        Runners(Path("nowhere")).looks(["job"])
 
 
 def test_a_runner_that_cannot_be_reached_now_has_not_died(monkeypatch: pytest.MonkeyPatch) -> None:
     ray_says(monkeypatch, ActorUnavailableError("the connection broke", b"0" * 16), found=True)
-    assert Runners(Path("nowhere")).happened(running()) == []
+    assert Runners(Path("nowhere")).looks(["job"]) == {"job": Look()}
 
 
-@pytest.mark.parametrize(("error", "found"), [(ValueError("no such actor"), False), (ActorDiedError(), True)])
-def test_a_runner_that_is_not_there_has(monkeypatch: pytest.MonkeyPatch, error: Exception, found: bool) -> None:
-    ray_says(monkeypatch, error, found=found)
-    (ended,) = Runners(Path("nowhere")).happened(running())
-    assert isinstance(ended, Ended)
-    assert ended.state == "failed"
+def test_a_runner_that_is_not_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray_says(monkeypatch, ValueError("no such actor"), found=False)
+    assert Runners(Path("nowhere")).looks(["job"]) == {"job": None}
+
+
+def test_a_runner_that_died_has_failed_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray_says(monkeypatch, ActorDiedError(), found=True)
+    look = Runners(Path("nowhere")).looks(["job"])["job"]
+    assert look is not None
+    assert look.outcome is not None
+    assert look.outcome.state == "failed"
 
 
 def test_the_api_takes_it_for_a_controller_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,8 @@ def test_a_value_that_is_taken_away_is_refused(helm: Path, tmp_path: Path) -> No
         ("api.tokenFile=relative/tokens", "tokenFile"),
         ("controller.generation=0", "generation"),
         ("controller.folder=relative", "folder"),
+        ("controller.folder=/tmp", "folder"),
+        ("controller.folder=/home/nereus/", "folder"),
         ("image.digest=sha256:12", "digest"),
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("leave.noticeSeconds=0", "noticeSeconds"),

@@ -31,7 +31,7 @@ def submitted(job: str, shape: Shape, needed: int, *, is_live: bool = True, powe
         wanted=places if is_live else places[:needed],
         is_live=is_live,
         seconds={count: count**-power for count in range(1, len(places) + 1)},
-        folder=f"{job}-20260101-000000",
+        stamp="20260101-000000",
         body="{}",
     )
 

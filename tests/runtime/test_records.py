@@ -36,7 +36,7 @@ STORY: tuple[Record, ...] = (
         wanted=(0, 1, 2, 3),
         is_live=True,
         seconds={2: 1.5, 4: 0.75},
-        folder="one-20260101-000000",
+        stamp="20260101-000000",
         body='{"job": {}}',
     ),
     Granted(job="one", seats={0: PoolDevice("b", 0), 1: PoolDevice("b", 1)}),
