@@ -55,11 +55,12 @@ class Controller:
     def __init__(self, spec: ControllerSpec) -> None:
         """Ray runs this again after a death."""
         folder = spec.folder.expanduser().absolute()
-        self._driver = ClusterDriver(folder, RayNodes(), Runners(folder), spec.bounds, time.time)
+        self._driver = ClusterDriver(folder, RayNodes(), Runners(folder), spec.bounds, time.time, time.monotonic)
         self._served = Served(CONTROLLER_API, CONTROLLER, spec.host, spec.port, spec.token_file)
         self._asked, self._ends = Event(), Event()
         self._driver.open(PATIENCE_S)
-        Thread(target=self._look_for_ever, name="looks", daemon=True).start()
+        self._looks = Thread(target=self._look_for_ever, name="looks", daemon=True)
+        self._looks.start()
 
     def start(self) -> str:
         """Serve the API, once; returns where. Raises UserError for a folder, tokens or a host that cannot be."""
@@ -115,6 +116,7 @@ class Controller:
         unrecorded = self._driver.stop()
         self._ends.set()
         self._asked.set()
+        self._looks.join()
         self._served.end()
         return unrecorded
 

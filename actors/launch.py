@@ -72,7 +72,9 @@ class Launched:
             cause = error.cause
             raise (cause if isinstance(cause, NereusError) else error) from None
         except RayActorError as error:
-            raise JobStopped("the process of the RL loop died, and all workers with it; run the job again") from error
+            raise JobStopped(
+                f"the process of the RL loop died, and all workers with it; run the job again: {error}"
+            ) from error
         return summarize(self._news, samples, partial(_predicted_peak, JobState(config=describe(self._job))))
 
     def _feed(self) -> Sequence[News]:

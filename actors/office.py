@@ -24,7 +24,7 @@ from nereus.runtime.cluster_driver import Bounds
 from nereus.runtime.summary import Summary
 
 ANSWER_S = 60.0
-"""Seconds to wait for the controller: a look at its jobs takes 6 at most, and after a death it is back in ten to thirty."""
+"""Seconds to wait for the controller: after a death it is back in ten to thirty, and who stops it waits for a look, of 6."""
 
 START_S = 120.0
 """Seconds until it must be up: its process imports what a head does, on a machine that may be busy."""

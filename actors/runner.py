@@ -1,6 +1,6 @@
 """The runner: one job of the controller, in a process that outlives a restart of it.
 
-controller --offer, cancel--> Runner [rendezvous, job, planner, head] --look: holdings, outcome--> controller
+controller --offer, cancel--> Runner [rendezvous, job, planner, head] --look: holdings, step times, outcome--> controller
 
 It owns all actors of its job, so that they end with it; it is found again by its name.
 """
@@ -89,11 +89,10 @@ class Runner:
         places = tuple(place for place in range(job.cluster.num_devices) if place not in job.absent)
         while self._outcome is None:
             time.sleep(PRICE_EVERY_S)
-            snapshot: Snapshot | None = self._ask("snapshot")
-            if snapshot is None:
-                continue
-            with suppress(NereusError):  # what cannot be searched now is searched again
-                self._seconds = step_times(snapshot.pricing, places, snapshot.node_of, snapshot.lengths)
+            with suppress(Exception):  # whatever does not answer, or cannot be searched now, is asked again
+                snapshot: Snapshot | None = self._ask("snapshot")
+                if snapshot is not None:
+                    self._seconds = step_times(snapshot.pricing, places, snapshot.node_of, snapshot.lengths)
 
     def _drive(self) -> None:
         """Run the job to its end, and keep what happened in its folder."""

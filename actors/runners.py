@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 from pydantic import ValidationError
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from actors.launch import Footing
 from actors.options import head_options
@@ -71,7 +71,7 @@ class Runners:
             else:
                 calls[handle.look.options(concurrency_group="ask").remote()] = job
         ready = set(ray.wait(list(calls), num_returns=len(calls), timeout=LOOK_TIMEOUT_S)[0]) if calls else set()
-        return {**found, **{job: _told(call) if call in ready else Look() for call, job in calls.items()}}
+        return {**found, **{job: self._told(job, call) if call in ready else Look() for call, job in calls.items()}}
 
     def offer(self, job: str, offer: Offer) -> None:
         """Tell a job what it may use."""
@@ -91,18 +91,20 @@ class Runners:
         if handle is not None:
             ray.kill(handle)
 
-
-def _told(call: Any) -> Look:
-    """What a runner has answered."""
-    try:
-        look: Look = ray.get(call)
-    except ActorUnavailableError:
-        return Look()  # whether it lives, the next look tells
-    except RayActorError:
-        return Look(outcome=Outcome("failed", DIED))
-    except RayError as error:
-        return Look(outcome=Outcome("failed", f"its runner does not answer: {error}"))
-    return look
+    def _told(self, job: str, call: Any) -> Look:
+        """What a runner has answered."""
+        try:
+            look: Look = ray.get(call)
+        except ActorUnavailableError:
+            return Look()  # whether it lives, the next look tells
+        except RayActorError:
+            return Look(outcome=Outcome("failed", DIED))
+        except RayTaskError as error:
+            self.kill(job)  # it does not know of an end, and its devices go to others
+            return Look(outcome=Outcome("failed", f"its runner failed: {error}"))
+        except RayError:
+            return Look()
+        return look
 
 
 def _handle(job: str) -> Any:

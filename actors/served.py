@@ -5,6 +5,7 @@ start [waits] -> URL          keep [waits for nothing], once a second: serve, un
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,10 @@ class Served:
             self.url, self.failed = _url(ray.get(asked)), None
 
     def end(self) -> None:
-        """End it, if there is one."""
-        if self._api is not None:
-            ray.kill(self._api)
-            self._api = None
+        """End it, if there is one, whoever has made it."""
+        with suppress(ValueError):
+            ray.kill(ray.get_actor(self._name))
+        self._api = None
 
     def _ask(self) -> Any:
         if self._api is None:

@@ -5,7 +5,8 @@ Job, checkpoint -> Submission -> Submitted (needs, step times, body)          Cl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from uuid import uuid4
 
 from pydantic import TypeAdapter
 
@@ -37,6 +38,8 @@ class Submission:
     stamp: str
     """When, as the name of its folder says it."""
     checkpoint: Checkpoint | None = None
+    id: str = field(default_factory=lambda: uuid4().hex)
+    """Tells it from all others: Ray may hand one in twice, where the controller dies before it has answered."""
 
     def record(self) -> Submitted:
         """What is recorded of it. Searches a plan for each number of devices."""
@@ -46,6 +49,7 @@ class Submission:
         expected = config.prior.lengths(0.0, range(1, 2))
         seconds = step_times(config.prior, places, config.node_of, expected) if is_live else {}
         return Submitted(
+            id=self.id,
             job=job.name,
             resource=resource_of(job.cluster),
             shape=shape_of(job.cluster),

@@ -20,6 +20,8 @@ from nereus.policy.seating import Node, PoolDevice, Seats, Shape, still_there
 class Submitted:
     """A job wants devices."""
 
+    id: str
+    """Of the request, which may come more than once."""
     job: str
     """Its name, which no other job of the controller has ever had."""
     resource: str

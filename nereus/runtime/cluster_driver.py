@@ -47,13 +47,21 @@ class ClusterDriver:
     """The decisions about the jobs of one cluster, connected to it."""
 
     def __init__(
-        self, folder: Path, nodes: NodesPort, runners: RunnersPort, bounds: Bounds, clock: Callable[[], float]
+        self,
+        folder: Path,
+        nodes: NodesPort,
+        runners: RunnersPort,
+        bounds: Bounds,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
+        """`clock` dates the records, `monotonic` tells how long something lasts."""
         self.folder = folder
         self.failed: str | None = None
         """Why the latest look failed, if it did."""
         self._grants = Grants()
-        self._nodes, self._runners, self._bounds, self._clock = nodes, runners, bounds, clock
+        self._nodes, self._runners, self._bounds = nodes, runners, bounds
+        self._clock, self._monotonic = clock, monotonic
         self._records = Records(folder / RECORDS_FILE)
         self._recording, self._looking = Lock(), Lock()
         self._lock: IO[bytes] | None = None
@@ -97,9 +105,15 @@ class ClusterDriver:
             raise self._refused
 
     def submit(self, told: Submitted) -> str:
-        """Take a job in, under its own name or with a number where another has had that; returns the name."""
+        """Take a job in, under its own name or with a number where another has had that; returns the name.
+
+        One that comes again, since nobody heard the answer, has its name already.
+        """
         with self._recording:
             self.check()
+            known = next((claim.told.job for claim in self._grants.claims.values() if claim.told.id == told.id), None)
+            if known is not None:
+                return known
             names = (told.job, *(f"{told.job}-{number}" for number in range(2, len(self._grants.claims) + 3)))
             name = next(name for name in names if name not in self._grants.claims)
             self._write(replace(told, job=name))
@@ -119,13 +133,13 @@ class ClusterDriver:
         return True
 
     def stop(self) -> str | None:
-        """End all jobs, and look no more; why that could not be recorded, if so."""
+        """End all jobs, and look no more; why that could not be recorded, if so. Where it raises, it may be asked again."""
         with self._looking, self._recording:
             self.check()
+            self._stopped = True
             self._nodes.request({})
             for job in self._attended():
                 self._runners.kill(job)
-            self._stopped = True
             living = [job for job, claim in self._grants.claims.items() if claim.ended is None]
             try:
                 self._write(*(Ended(job=job, state="cancelled", reason="the controller was stopped") for job in living))
@@ -147,7 +161,8 @@ class ClusterDriver:
     @property
     def failing_s(self) -> float:
         """Seconds for which looks have failed; 0 while they do not."""
-        return 0.0 if self._failing_since_s is None else self._clock() - self._failing_since_s
+        since_s = self._failing_since_s
+        return 0.0 if since_s is None else self._monotonic() - since_s
 
     # What it does by itself
 
@@ -160,30 +175,31 @@ class ClusterDriver:
                 if self._refused is not None:
                     self.open(patience_s=0.0)
                     self.check()
-                self._mirror()
+                self._bury(self._mirror())
                 self._decide()
                 self._act()
             except Exception as error:
                 self.failed = f"its last look failed: {type(error).__name__}: {error}"
                 if self._failing_since_s is None:
-                    self._failing_since_s = self._clock()
+                    self._failing_since_s = self._monotonic()
             else:
                 self.failed = self._failing_since_s = None
 
-    def _mirror(self) -> None:
+    def _mirror(self) -> Looks:
+        """Record what is seen; what runners told."""
         looks = self._runners.looks(self._attended())
         kinds = {*self._grants.nodes, *(c.told.resource for c in self._grants.claims.values() if c.ended is None)}
         seen = [NodesSeen(resource=kind, nodes=self._nodes.seen(kind)) for kind in sorted(kinds)]
         with self._recording:
-            self._looks = kept(self._looks, looks)
+            self._looks = kept(self._looks, looks, self._grants)
             self._write(*begun(self._grants, looks))
             self._write(*(one for one in seen if self._grants.nodes.get(one.resource) != one.nodes))
             self._write(*happened(self._grants, looks, self._offers))
-        self._bury(looks)
+        return looks
 
     def _attended(self) -> list[str]:
         """The jobs that may have a runner."""
-        return [job for job in self._grants.claims if job not in self._buried]
+        return [job for job, claim in self._grants.claims.items() if not claim.is_queued and job not in self._buried]
 
     def _bury(self, looks: Looks) -> None:
         """End the runners of jobs that are over: soon, where one told the end, at once where it does not know of it."""
@@ -193,8 +209,8 @@ class ClusterDriver:
             if look is None:
                 self._buried.add(job)
                 continue
-            lingers = self._told_its_end(job) and self._clock() - self._ended_s.setdefault(job, self._clock()) < LINGER_S
-            if not lingers:
+            now_s = self._monotonic()
+            if not self._told_its_end(job) or now_s - self._ended_s.setdefault(job, now_s) >= LINGER_S:
                 self._runners.kill(job)
 
     def _told_its_end(self, job: str) -> bool:

@@ -2,7 +2,7 @@
 
     Grants + Look of each runner + offers that were sent -> Launched, Ended, Freed, Priced
 
-Everything is read off what is seen, nothing off what was done: a controller that was restarted sees the same.
+Everything is read off what is seen, and off the offers that were heard: a controller that was restarted sees the same.
 """
 
 from __future__ import annotations
@@ -20,16 +20,21 @@ CHANGED = 0.1
 """Relative change of a predicted step time from which it is recorded: below it no decision turns."""
 
 Looks = Mapping[str, Look | None]
-"""By job; None where it has no runner."""
+"""By job; None where it has no runner, and never had one that told anything."""
 
 
-def kept(before: Looks, now: Looks) -> dict[str, Look | None]:
-    """The looks, with what was told before and is not told now: how far a job came that is over, and how it ended."""
+def kept(before: Looks, now: Looks, grants: Grants) -> dict[str, Look | None]:
+    """The looks, with what was told before and is not told now: how far a job came that is over, and how it ended.
+
+    An end that is recorded stays what it was, also where its runner dies before it is forgotten.
+    """
     found: dict[str, Look | None] = dict(before)
     for job, look in now.items():
         last = before.get(job)
         if look is not None and last is not None:
-            look = replace(look, holdings=look.holdings or last.holdings, outcome=look.outcome or last.outcome)
+            is_over = grants.claims[job].ended is not None
+            outcome = last.outcome if is_over and last.outcome is not None else look.outcome or last.outcome
+            look = replace(look, holdings=look.holdings or last.holdings, outcome=outcome)
         found[job] = look if look is not None or last is None else last
     return found
 

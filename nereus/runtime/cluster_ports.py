@@ -1,7 +1,7 @@
 """What a controller of several jobs needs of a cluster, whoever runs it: its nodes, and one runner for each job.
 
-Called by the ClusterDriver only, one call at a time. Verbs may block for some seconds; whatever they raise is told, and all
-is asked again with the next look, so each may be repeated.
+Called by the ClusterDriver only: `cancel` by whoever asks, all others by one thread at a time. Verbs may block for some
+seconds; whatever they raise is told, and all is asked again with the next look, so each may be repeated.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Situation:
 
     grants: Grants
     looks: Mapping[str, Look | None]
-    """By job; None where it has no runner."""
+    """By job, the latest that told something."""
     allotments: Mapping[str, Allotment]
     """By kind of device: what its latest look came to."""
     requested: Mapping[str, int]

@@ -24,6 +24,7 @@ def submitted(job: str, shape: Shape, needed: int, *, is_live: bool = True, powe
     """A job whose step takes count ** -power seconds, and that can run on one device."""
     places = shape.places
     return Submitted(
+        id="1",
         job=job,
         resource=KIND,
         shape=shape,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from nereus.control.offer import Holdings, Offer
@@ -15,6 +16,9 @@ from nereus.runtime.cluster_driver import Bounds, ClusterDriver
 from nereus.runtime.cluster_ports import Look, Outcome
 
 KIND = "nereus_device"
+
+REQUESTS = count()
+"""No two are the same."""
 
 
 class Dies(BaseException):
@@ -93,6 +97,7 @@ class FakeCluster:
         job = claim.told.job
         if job in self.refused:
             raise NereusError(f"{job} cannot be started")
+        self._assert_nobody_else_has(job, claim.seats)
         if job not in self.runners:
             self.started.append(job)
             self.runners[job] = FakeRunner(dict(claim.seats))
@@ -105,6 +110,7 @@ class FakeCluster:
 
     def offer(self, job: str, offer: Offer) -> None:
         self._called("offer")
+        self._assert_nobody_else_has(job, offer.seats)
         if job in self.runners:
             self.runners[job].inbox.append(offer)
         self._done()
@@ -125,6 +131,11 @@ class FakeCluster:
         del self.nodes[name]
         for runner in self.runners.values():
             runner.seats = {place: seat for place, seat in runner.seats.items() if seat.node != name}
+
+    def _assert_nobody_else_has(self, job: str, seats: Mapping[DeviceId, PoolDevice]) -> None:
+        """Whatever the records say: no other runner that goes on is on these devices."""
+        for other, runner in self.runners.items():
+            assert other == job or runner.outcome or not set(seats.values()) & set(runner.seats.values()), (job, other)
 
     def _called(self, verb: str) -> None:
         self.calls.append(verb)
@@ -154,7 +165,7 @@ class Clock:
 
 def driver_of(folder: Path, cluster: FakeCluster, clock: Clock, bounds: Bounds | None = None) -> ClusterDriver:
     """A driver whose records are open, if they can be."""
-    made = ClusterDriver(folder, cluster, cluster, bounds or Bounds(), clock)
+    made = ClusterDriver(folder, cluster, cluster, bounds or Bounds(), clock, clock)
     made.open(patience_s=0.0)
     return made
 
@@ -163,6 +174,7 @@ def submitted(job: str, shape: Shape, needed: int, *, is_live: bool = True) -> S
     """A job whose step takes 1/n seconds on n devices, and that can run on one."""
     places = shape.places
     return Submitted(
+        id=str(next(REQUESTS)),
         job=job,
         resource=KIND,
         shape=shape,

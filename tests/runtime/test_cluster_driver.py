@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +61,12 @@ def test_names_are_given_once_for_ever(driver: ClusterDriver, cluster: FakeClust
     driver.cancel("job", "")
     assert driver.submit(one("job")) == "job-4"
     assert driver.situation.grants.claims["job-2"].told.run == "job-2-20260101-000000"
+
+
+def test_a_job_that_is_handed_in_again_since_nobody_heard_the_answer_is_one_job(driver: ClusterDriver) -> None:
+    told = one("job")
+    assert [driver.submit(told) for _ in range(2)] == ["job", "job"]
+    assert list(states(driver)) == ["job"]
 
 
 def test_a_runner_that_was_started_and_not_recorded_is_found_and_not_started_again(
@@ -256,6 +261,34 @@ def test_a_controller_is_stopped_also_where_that_cannot_be_recorded(driver: Clus
     assert cluster.runners == {}, "it looks no more"
 
 
+@pytest.mark.parametrize("call", ["request", "kill"])
+def test_a_stop_that_fails_half_way_starts_nothing_and_is_finished_by_the_next(
+    driver: ClusterDriver, cluster: FakeCluster, call: str
+) -> None:
+    for job in ("one", "two", "three"):
+        driver.submit(one(job))
+    driver.look()
+    cluster.fails_at = ["request", "kill"].index(call)
+    with pytest.raises(ConnectionError):
+        driver.stop()
+    driver.look()
+    assert states(driver) == {"one": "starting", "two": "starting", "three": "queued"}
+    assert driver.stop() is None
+    assert cluster.runners == {}
+    assert set(states(driver).values()) == {"cancelled"}
+
+
+def test_an_end_stays_what_it_was_when_its_runner_dies_afterwards(driver: ClusterDriver, cluster: FakeCluster) -> None:
+    driver.submit(one("job"))
+    driver.look()
+    for reason in ("9 steps", "the process of its runner died"):
+        cluster.runners["job"].outcome = Outcome("finished" if reason == "9 steps" else "failed", reason)
+        driver.look()
+    told = driver.outcome("job")
+    assert told is not None
+    assert (told[0].reason, told[1]) == ("9 steps", Outcome("finished", "9 steps"))
+
+
 def test_a_second_controller_of_a_folder_knows_nothing_until_the_folder_is_free(
     tmp_path: Path, cluster: FakeCluster, clock: Clock
 ) -> None:
@@ -351,7 +384,7 @@ def test_records_of_another_kind_are_told_and_kept(tmp_path: Path, driver: Clust
 
 
 def test_a_fixed_job_is_offered_nothing(driver: ClusterDriver, cluster: FakeCluster) -> None:
-    driver.submit(replace(one("fixed"), is_live=False))
+    driver.submit(one("fixed"))
     driver.look()
     driver.look()
     assert "offer" not in cluster.calls

@@ -20,7 +20,7 @@ from nereus.runtime.cluster_ports import Outcome
 from tests.runtime.cluster_world import KIND, Clock, Dies, FakeCluster, driver_of, submitted
 
 CALLS = st.sampled_from((0, 1, 2, 2, 2, 3, 3, 4, 5, 6))
-"""Which of a look's calls fails: the first two look, the next start jobs, if there is one to start."""
+"""Which of a look's calls fails: the first two look, the next end runners or start jobs, if there are any."""
 
 OVER = ("finished", "failed", "cancelled")
 

@@ -29,6 +29,7 @@ NODE = Node(id="a", devices=4, is_leaving=True, gone_s=12.5)
 STORY: tuple[Record, ...] = (
     NodesSeen(resource="GPU", nodes=(NODE, Node(id="b", devices=2))),
     Submitted(
+        id="1",
         job="one",
         resource="GPU",
         shape=Shape(2, 2, True),
