@@ -1,6 +1,6 @@
 """What happens on one cluster of `ray start`, from its start to the end of the last job: looked at by several tests.
 
-submit: a Ray job -> follow: a raylet dies, another node takes its leave -> control: two jobs at once, one that waits
+submit: a Ray job -> follow: a raylet dies, a node takes its leave -> control: two jobs at once, one that waits
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from nereus.control.events import Committed, JobStarted, PoolChanged
+from nereus.control.events import JobStarted, PoolChanged
 from nereus.policy.grants import Ended, Freed, Grants, Record, after
 from nereus.policy.seating import PoolDevice
 from nereus.runtime.records import Records
@@ -95,8 +95,8 @@ class Story:
     """What happened on one cluster, from its start to the end of the last job."""
 
     submitted: subprocess.CompletedProcess[str] | None = None
-    survivor: tuple[int, Path] = (-1, Path())
-    """The exit code and the folder of the job that was alone."""
+    followers: dict[str, tuple[int, Path]] = field(default_factory=dict)
+    """The exit codes and folders of the jobs that were alone."""
     left: subprocess.CompletedProcess[str] | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
     """Of the two jobs' time, as the sampler prints them."""
@@ -163,30 +163,33 @@ def submit(ray: Started) -> subprocess.CompletedProcess[str]:
 
 
 def follow(ray: Started, told: Story) -> None:
-    """A job that has the cluster to itself: the node beside the head that it uses dies, and the next one takes its leave."""
-    path, runs = job_file(ray.folder, "survivor", 24, 4, 0.06), ray.folder / "survivor"
+    """Two jobs, one after the other, that have the cluster to themselves: a node of the plan dies, or takes its leave."""
+
+    def kill(node: int) -> None:
+        os.kill(ray.raylet(node).pid, signal.SIGKILL)
+
+    def leave(node: int) -> None:
+        leaver = next(row["NodeID"] for row in nodes(ray) if row["Alive"] and row["devices"] == 4)
+        command = ("leave", "--address", ray.address, "--node", leaver, "--notice", "60")
+        told.left = ray.nereus(*command, timeout_s=PATIENCE_S)
+
+    alone(ray, told, "survivor", 8, kill)
+    alone(ray, told, "mover", 24, leave)
+
+
+def alone(ray: Started, told: Story, name: str, steps: int, happens: Callable[[int], None]) -> None:
+    """Run a job to its end; something happens to the node beside the head that it uses, in its fourth step."""
+    path, runs = job_file(ray.folder, name, steps, 4, 0.06), ray.folder / name
     run = background(ray, "run", str(path), "--address", ray.address, "--run-dir", str(runs))
     try:
         wait_until(lambda: run.poll() is not None or list(runs.glob("*")), PATIENCE_S)
         (folder,) = runs.glob("*")
         wait_until(lambda: 3 in journals.steps(folder) or run.poll() is not None, PATIENCE_S)
-        os.kill(ray.raylet(in_use(ray)).pid, signal.SIGKILL)
-        wait_until(lambda: has_moved(folder) or run.poll() is not None, PATIENCE_S)
-        leaver = next(row["NodeID"] for row in nodes(ray) if row["Alive"] and row["devices"] == 4)
-        command = ("leave", "--address", ray.address, "--node", leaver, "--notice", "60")
-        told.left = ray.nereus(*command, timeout_s=PATIENCE_S)
-        told.survivor = run.wait(PATIENCE_S), folder
+        happens(in_use(ray))
+        told.followers[name] = run.wait(PATIENCE_S), folder
     finally:
         run.kill()
         run.wait()
-
-
-def has_moved(folder: Path) -> bool:
-    """Whether a job that has lost devices uses others in their place."""
-    events = journals.events(folder)
-    lost = next((at for at, event in enumerate(events) if isinstance(event, PoolChanged) and event.gone), len(events))
-    used = {event.endpoint for event in events[lost:] if isinstance(event, Committed)}
-    return bool(used & {"d2.1", "d3.1"})
 
 
 def control(ray: Started, told: Story) -> None:

@@ -50,27 +50,24 @@ def test_wheel_travels_with_a_job_and_is_what_its_workers_import(story: Story) -
     assert line.count("py_modules") == 2, line
 
 
-# The job that follows its nodes
-
-
-def pool_changes(story: Story) -> list[PoolChanged]:
-    return [event for event in journals.events(story.survivor[1]) if isinstance(event, PoolChanged)]
+# The jobs that follow their nodes
 
 
 def test_a_run_goes_on_from_intact_units_when_a_raylet_is_killed(story: Story) -> None:
-    code, folder = story.survivor
+    code, folder = story.followers["survivor"]
     assert code == 0
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["steps"] == 24
+    events, summary = journals.events(folder), json.loads((folder / "summary.json").read_text())
+    assert summary["steps"] == 8
     assert (summary["samples_repeated"], summary["samples_skipped"], summary["restored"]) == (0, 0, [])
-    assert [event for event in journals.events(folder) if isinstance(event, EndpointDied | StepLost)]
-    gone = next(event.gone for event in pool_changes(story) if event.gone)
-    assert set(gone) >= {2, 3}, "the devices that were on the dead node"
+    assert [event for event in events if isinstance(event, EndpointDied | StepLost)]
+    gone = [event for event in events if isinstance(event, PoolChanged) and event.gone]
+    assert set(gone[0].gone) >= {2, 3}, "the devices that were on the dead node"
+    assert summary["transitions"]
     assert all(t["digest_equal"] for t in summary["transitions"])
 
 
 def test_devices_of_another_node_take_the_place_of_those_that_are_gone(story: Story) -> None:
-    changes = pool_changes(story)
+    changes = [event for event in journals.events(story.followers["survivor"][1]) if isinstance(event, PoolChanged)]
     gone = next(at for at, event in enumerate(changes) if event.gone)
     assert {place for event in changes[gone + 1 :] for place in event.arriving} >= {2, 3}
 
@@ -79,13 +76,16 @@ def test_a_node_that_takes_its_leave_is_left_in_time_and_free_before_it_goes(sto
     assert story.left is not None
     assert story.left.returncode == 0, story.left.stderr
     assert "its devices are free" in story.left.stdout
-    changes = pool_changes(story)
-    noticed = next(at for at, event in enumerate(changes) if event.leaving)
-    leaving = set(changes[noticed].leaving)
-    assert leaving & {2, 3}, "those of the plan"
-    assert {place for event in changes[noticed:] for place in event.gone} >= leaving
-    summary = json.loads((story.survivor[1] / "summary.json").read_text())
+    code, folder = story.followers["mover"]
+    assert code == 0
+    told = [event for event in journals.events(folder) if isinstance(event, PoolChanged)]
+    noticed = next(event for event in told if event.leaving)
+    assert set(noticed.leaving) >= {2, 3}, "those of the plan"
+    assert {place for event in told[told.index(noticed) :] for place in event.gone} >= {2, 3}
+    summary = json.loads((folder / "summary.json").read_text())
     assert [t["trigger"] for t in summary["transitions"] if "which leave" in t["trigger"]]
+    assert summary["steps"] == 24
+    assert summary["restored"] == []
     assert {device for plan in summary["final_plan"].values() for device in plan["devices"]} <= {0, 1}
 
 
