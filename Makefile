@@ -40,7 +40,8 @@ tools: .venv/tools .venv/sbom/installed
 	$(BIN)/python -m deploy.tools.helm $(BIN)
 	@touch $@
 
-# In an environment of its own: see the extra `sbom` in pyproject.toml.
+# In an environment of its own: it brings a grammar of URIs (rfc3987-syntax) that jsonschema compiles wherever it finds it, so that
+# each process of Ray would start two seconds later.
 .venv/sbom/installed: constraints.txt .venv/installed
 	$(PYTHON) -m venv .venv/sbom
 	.venv/sbom/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt cyclonedx-bom

@@ -105,7 +105,7 @@ class Controller:
         """What its API has to know."""
         driver, situation = self._driver, self._driver.situation
         return Standing(
-            heads={claim.told.job: head_name(claim.told.run) for claim in situation.grants.running()},
+            heads={claim.told.job: head_name(claim.told.run) for claim in situation.grants.launched()},
             jobs=Counter(situation.states().values()),
             devices=situation.device_counts(),
             failing_s=driver.failing_s,

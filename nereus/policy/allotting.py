@@ -47,6 +47,8 @@ def allot(grants: Grants, resource: str, used: Mapping[str, Set[DeviceId]]) -> A
             first = _first(after(grants, records), claim, nodes)
             if first is None:
                 waiting[claim.told.job] = _room_reason(claim, nodes, grants.taken(resource))
+                later = [c.told.job for c in served[served.index(claim) + 1 :] if c.is_queued]
+                waiting |= dict.fromkeys(later, f"{claim.told.job} came before it, and waits as well")
                 break
             records.append(first)
         more = _growth(after(grants, records), claim.told.job, count, nodes)

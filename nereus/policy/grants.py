@@ -149,7 +149,7 @@ class Grants:
         """The jobs that are not over and want this kind of device, in the order in which they came."""
         return [claim for claim in self.claims.values() if claim.ended is None and claim.told.resource == resource]
 
-    def running(self) -> list[Claim]:
+    def launched(self) -> list[Claim]:
         """The jobs whose processes were started, and that are not over."""
         return [claim for claim in self.claims.values() if claim.is_launched and claim.ended is None]
 

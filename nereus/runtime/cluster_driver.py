@@ -233,7 +233,7 @@ class ClusterDriver:
             self._start(claim)
         with self._recording:
             grants, number = self._grants, self._number
-        for claim in grants.running():
+        for claim in grants.launched():
             if claim.told.is_live:
                 self._offer(claim, grants.notices(claim), number)
         numbers = {kind: asked_for(grants, kind, self._bounds.least, self._bounds.most) for kind in grants.nodes}

@@ -14,27 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nereus.errors import NereusError
 from nereus.policy.allotting import Allotment, allot, asked_for
-from nereus.policy.grants import Ended, Freed, Granted, Grants, Launched, NodesSeen, Record, Submitted, Withdrawn, after
+from nereus.policy.grants import Ended, Freed, Granted, Grants, Launched, NodesSeen, Record, Withdrawn, after
 from nereus.policy.seating import Node, PoolDevice, Shape
-
-KIND = "nereus_device"
-
-
-def submitted(job: str, shape: Shape, needed: int, *, is_live: bool = True, power: float = 1.0) -> Submitted:
-    """A job whose step takes count ** -power seconds, and that can run on one device."""
-    places = shape.places
-    return Submitted(
-        id="1",
-        job=job,
-        resource=KIND,
-        shape=shape,
-        needed=places[:needed],
-        wanted=places if is_live else places[:needed],
-        is_live=is_live,
-        seconds={count: count**-power for count in range(1, len(places) + 1)},
-        stamp="20260101-000000",
-        body="{}",
-    )
+from tests.runtime.cluster_world import KIND, submitted
 
 
 class Pool(RuleBasedStateMachine):

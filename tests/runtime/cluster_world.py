@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -130,7 +130,8 @@ class FakeCluster:
         """And with it what was on it."""
         del self.nodes[name]
         for runner in self.runners.values():
-            runner.seats = {place: seat for place, seat in runner.seats.items() if seat.node != name}
+            runner.seats = without(runner.seats, name)
+            runner.inbox = [replace(offer, seats=without(offer.seats, name)) for offer in runner.inbox]
 
     def _assert_nobody_else_has(self, job: str, seats: Mapping[DeviceId, PoolDevice]) -> None:
         """Whatever the records say: no other runner that goes on is on these devices."""
@@ -153,6 +154,11 @@ class FakeCluster:
         raise self.fails_with("in the middle of a call")
 
 
+def without(seats: Mapping[DeviceId, PoolDevice], node: str) -> dict[DeviceId, PoolDevice]:
+    """The seats on other nodes: nobody can start a worker on one that is gone."""
+    return {place: seat for place, seat in seats.items() if seat.node != node}
+
+
 class Clock:
     """Seconds, as a test lets them pass."""
 
@@ -170,8 +176,8 @@ def driver_of(folder: Path, cluster: FakeCluster, clock: Clock, bounds: Bounds |
     return made
 
 
-def submitted(job: str, shape: Shape, needed: int, *, is_live: bool = True) -> Submitted:
-    """A job whose step takes 1/n seconds on n devices, and that can run on one."""
+def submitted(job: str, shape: Shape, needed: int, *, is_live: bool = True, power: float = 1.0) -> Submitted:
+    """A job whose step takes n ** -power seconds on n devices, and that can run on one."""
     places = shape.places
     return Submitted(
         id=str(next(REQUESTS)),
@@ -181,7 +187,7 @@ def submitted(job: str, shape: Shape, needed: int, *, is_live: bool = True) -> S
         needed=places[:needed],
         wanted=places if is_live else places[:needed],
         is_live=is_live,
-        seconds={count: 1.0 / count for count in range(1, len(places) + 1)},
+        seconds={number: number**-power for number in range(1, len(places) + 1)},
         stamp="20260101-000000",
         body="{}",
     )

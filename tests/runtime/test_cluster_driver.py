@@ -83,9 +83,9 @@ def test_a_runner_that_was_started_and_not_recorded_is_found_and_not_started_aga
     assert cluster.started == ["job"]
     again = driver_of(tmp_path, cluster, clock)
     assert states(again) == {"job": "starting"}, "granted, as far as it knows"
-    assert not again.situation.grants.running()
+    assert not again.situation.grants.launched()
     again.look()
-    assert [claim.told.job for claim in again.situation.grants.running()] == ["job"]
+    assert [claim.told.job for claim in again.situation.grants.launched()] == ["job"]
     assert cluster.started == ["job"]
     again.close()
 

@@ -132,6 +132,7 @@ class Cluster(RuleBasedStateMachine):
         runner = self.cluster.runners[job]
         if how == "dies":
             del self.cluster.runners[job]
+            self.cluster.started.remove(job)  # where its start was not recorded, it is started again
         else:
             runner.outcome, runner.is_late, runner.seats = Outcome(how, ""), False, {}
 
